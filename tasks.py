@@ -453,7 +453,7 @@ def reporting_errors(context: Context, *, verbose: bool = False) -> Iterator[Non
         # Whoever read the output has gone, as `head` does. Python would complain once more at its own end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise Exit(code=READER_GONE) from None
-    except (FatalError, KeyboardInterrupt) as problem:
+    except (FatalError, ModuleNotFoundError, KeyboardInterrupt) as problem:
         error = fatal(problem)
         console.error(str(error))
         raise Exit(code=error.exit_code) from None

@@ -10,7 +10,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasPath, BaseModel, ConfigDict, Field
 
 from ci.github import GitHub
 from ci.plan.data import EventName
@@ -32,18 +32,8 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
 
-class _Repository(_Part):
-    full_name: str
-
-
 class _Payload(_Part):
-    repository: _Repository | None = None
-
-
-class _Side(_Part):
-    ref: str = ""
-    sha: str = ""
-    repo: _Repository | None = None  # null once a fork is deleted
+    repository: str | None = Field(None, validation_alias=AliasPath("repository", "full_name"))
 
 
 class _Label(_Part):
@@ -53,8 +43,13 @@ class _Label(_Part):
 class _PullRequest(_Part):
     number: int = Field(default=0, ge=0)
     labels: tuple[_Label, ...] | None = None
-    head: _Side
-    base: _Side
+    head: dict[str, Any]
+    head_commit: str = Field("", validation_alias=AliasPath("head", "sha"))
+    # The head has none once a fork is deleted.
+    head_repository: str = Field(DELETED_FORK, validation_alias=AliasPath("head", "repo", "full_name"))
+    base: dict[str, Any]
+    base_branch: str = Field("", validation_alias=AliasPath("base", "ref"))
+    base_commit: str = Field("", validation_alias=AliasPath("base", "sha"))
     updated_at: datetime | None = None
 
 
@@ -69,14 +64,10 @@ class _PushPayload(_Part):
     deleted: bool = False
 
 
-class _MergeGroup(_Part):
-    base_ref: str
-    base_sha: str = ""
-    head_sha: str = ""
-
-
 class _MergeGroupPayload(_Part):
-    merge_group: _MergeGroup
+    base_ref: str = Field(validation_alias=AliasPath("merge_group", "base_ref"))
+    base_sha: str = Field("", validation_alias=AliasPath("merge_group", "base_sha"))
+    head_sha: str = Field("", validation_alias=AliasPath("merge_group", "head_sha"))
 
 
 class _InputsPayload(_Part):
@@ -121,8 +112,7 @@ def read_payload(path: Path) -> Mapping[str, Any]:
 
 def repository_of(payload: Mapping[str, Any]) -> str | None:
     """Return the repository that GitHub sent an event for; None where the payload names none."""
-    repository = validated(payload, _Payload, where="the event").repository
-    return None if repository is None else repository.full_name
+    return validated(payload, _Payload, where="the event").repository
 
 
 def parse(
@@ -155,7 +145,7 @@ def parse(
             )
         case "merge_group":
             # What the branch would become, so it is planned as the push that would follow.
-            group = validated(payload, _MergeGroupPayload, where="the merge_group event").merge_group
+            group = validated(payload, _MergeGroupPayload, where="the merge_group event")
             return Event(
                 name="push",
                 repository=repository,
@@ -184,20 +174,18 @@ def _pull_request(payload: Mapping[str, Any], repository: str) -> Event:
     if pull_request.labels is not None:
         labels = tuple(sorted(label.name for label in pull_request.labels))
 
-    head = pull_request.head.repo
-    head_repository = DELETED_FORK if head is None else head.full_name
-    is_fork = head_repository.casefold() != repository.casefold()
+    is_fork = pull_request.head_repository.casefold() != repository.casefold()
 
     updated_at = pull_request.updated_at
     return Event(
         name="pull_request",
         repository=repository,
-        branch=pull_request.base.ref or None,
-        commit=_commit(pull_request.head.sha),
+        branch=pull_request.base_branch or None,
+        commit=_commit(pull_request.head_commit),
         number=pull_request.number or None,
         labels=labels,
-        fork=head_repository if is_fork else None,
-        base=_commit(pull_request.base.sha),
+        fork=pull_request.head_repository if is_fork else None,
+        base=_commit(pull_request.base_commit),
         day=None if updated_at is None else updated_at.date(),
     )
 

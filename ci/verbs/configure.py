@@ -41,6 +41,12 @@ FORK = "somebody/a-fork"
 
 # Options that describe an event. Its name is not among them, nor what describes every run.
 _DESCRIPTIONS = ("label", "changed", "input", "fork", "base")
+# Those that only some events have.
+_EVENTS_OF_DESCRIPTIONS = {
+    "label": ("pull_request",),
+    "fork": ("pull_request",),
+    "changed": ("pull_request", "push", "workflow_dispatch"),
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -298,14 +304,11 @@ def _described_event(arguments: argparse.Namespace) -> Event:
     """Return the event that options describe, as its payload would."""
     name = arguments.event
     repository = arguments.repository
-    if arguments.label and (arguments.payload or name != "pull_request"):
-        raise UsageError(
-            "--label is for a pull request that options describe.",
-            hint="--event pull_request",
-        )
-
     payload: Mapping[str, Any]
     if arguments.payload:
+        for option in ("label", "fork"):
+            if getattr(arguments, option):
+                raise UsageError(f"--{option} has no effect with --payload.", hint="Leave it out.")
         payload = events.read_payload(arguments.payload)
         if not name and "pull_request" in payload:
             name = "pull_request"
@@ -323,6 +326,13 @@ def _described_event(arguments: argparse.Namespace) -> Event:
                 "base": {"ref": arguments.branch},
             },
         }
+
+    for option, event_names in _EVENTS_OF_DESCRIPTIONS.items():
+        if getattr(arguments, option) and name not in event_names:
+            raise UsageError(
+                f"--{option} has no effect on the event {name}.",
+                hint=f"It describes {' or '.join(event_names)}.",
+            )
     return events.parse(
         name,
         payload,

@@ -404,6 +404,12 @@ def use_config_file(named_file: Path | None) -> Path | None:
     return None if named_file is None else path
 
 
+def split_list(text: str) -> tuple[str, ...]:
+    """Split a list that commas or semicolons separate."""
+    names = map(str.strip, text.replace(";", ",").split(","))
+    return tuple(filter(None, names))
+
+
 def environment() -> Mapping[str, str]:
     """Return this process's environment, for front doors to pass on as a value."""
     return dict(os.environ)

@@ -24,7 +24,7 @@ from pytorch_build.components import Component, distributions
 from pytorch_build.lock.versions import without_edits
 
 if TYPE_CHECKING:
-    from pytorch_build.build.facts import BuildFacts, PackageFacts
+    from pytorch_build.build.facts import BuildFacts
     from pytorch_build.build.inputs import BuildInputs
     from pytorch_build.components.steps import BuildSteps, Command, Overlay
     from pytorch_build.sdk import RocmSdk
@@ -61,7 +61,6 @@ class BuildPlan:
         project: The component's name.
         distribution: The wheel's name.
         version: The wheel's version, which the build has to arrive at by itself.
-        environment: The installer's calls that fill the environment, in order.
         uninstall: What must not be installed meanwhile.
         requirements_files: The tree's files of requirements.
         requirements: More requirements.
@@ -80,7 +79,6 @@ class BuildPlan:
     project: str
     distribution: str
     version: str
-    environment: tuple[Install, ...]
     uninstall: tuple[str, ...] = ()
     requirements_files: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
@@ -130,6 +128,12 @@ def plan_build(
             hint="Give GPU targets by --gpu-family or --pytorch-rocm-arch.",
         )
 
+    # An older wheel goes first, and with `clean` what was compiled.
+    wheel_folder = (steps.commands[-1].cwd / "dist").relative_to(facts.tree)
+    removes = [wheel_folder.as_posix(), *steps.removes]
+    if clean:
+        removes.insert(1, wheel_folder.with_name("build").as_posix())
+
     unset = (_OTHER_ROCM if facts.rocm else _ANY_ROCM) | _OTHER_GENERATORS
     unset -= env.keys()
 
@@ -142,7 +146,6 @@ def plan_build(
         project=component.name,
         distribution=steps.distribution or component.distribution,
         version=inputs.version,
-        environment=plan_environment(inputs, facts.packages),
         uninstall=steps.uninstall,
         requirements_files=tuple(name for name in steps.requirements_files if name in facts.tree_facts.files),
         requirements=tuple(dict.fromkeys(_third_party_requirements(steps, facts))),
@@ -150,7 +153,7 @@ def plan_build(
         env=env,
         unset=unset,
         commands=steps.commands,
-        removes=(*_folders_to_remove(steps, facts, clean=clean), *steps.removes),
+        removes=tuple(removes),
         overlays=steps.overlays,
         search_folders=search_folders,
         split_for=split_for,
@@ -159,16 +162,21 @@ def plan_build(
     )
 
 
-def plan_environment(inputs: BuildInputs, packages: PackageFacts) -> tuple[Install, ...]:
+def plan_environment(inputs: BuildInputs, *, locked: Install, rocm: Install | None) -> tuple[Install, ...]:
     """Return the installer's calls that make the environment: lock, ROCm, then our own wheels.
 
-    It is a part of its own of the plan, as ROCm says what it is once it is installed.
+    It is planned before all else, as ROCm says what it is once it is installed.
+
+    Args:
+        inputs: What the wheel depends on.
+        locked: The call for the locked requirements.
+        rocm: The call for ROCm; None for CPUs, and where ROCm is linked from another Python.
     """
-    calls = [packages.locked]
+    calls = [locked]
     if inputs.build_requirements:
         calls.append(Install(requirements=inputs.build_requirements))
-    if packages.rocm is not None:
-        calls.append(packages.rocm)
+    if rocm is not None:
+        calls.append(rocm)
 
     # Our wheels are installed by their files alone, and what they require of third parties by name.
     third_party_requirements: set[str] = set()
@@ -261,19 +269,6 @@ def _third_party_requirements(steps: BuildSteps, facts: BuildFacts) -> Iterator[
             raise SourceError(message) from problem
         if canonicalize_name(requirement.name) not in installed_by_us:
             yield line
-
-
-def _folders_to_remove(
-    steps: BuildSteps,
-    facts: BuildFacts,
-    *,
-    clean: bool,
-) -> Iterator[str]:
-    """Yield the folders that are deleted first: an older wheel's, and with `clean` what was compiled."""
-    folder = steps.commands[-1].cwd
-    yield (folder / "dist").relative_to(facts.tree).as_posix()
-    if clean:
-        yield (folder / "build").relative_to(facts.tree).as_posix()
 
 
 def _configuration_digest(
