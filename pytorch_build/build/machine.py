@@ -37,7 +37,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 # What paths may not have: installers take # for the fragment of an address, compilers , for the end of an
 # option for the linker, setuptools and makefiles $ for a variable, CMake ; for the next folder of a list, and
 # all others : for it.
-_UNUSABLE_CHARACTERS = re.compile(r"[#,$;:'\"`\\*?\[\]<>|]")
+_UNUSABLE_CHARACTERS = re.compile(r"[#,$;:\"`\\*?\[\]<>|]")
 
 
 @dataclass(frozen=True, kw_only=True)

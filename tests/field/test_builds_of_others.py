@@ -60,7 +60,7 @@ def test_takes_no_more_than_a_container_may(
 
 # https://github.com/astral-sh/uv/issues/2501
 # triton was built, and then uv took what follows the # for a fragment.
-@pytest.mark.parametrize("character", list("#,$;:'\"`*?[]<>|\\"))
+@pytest.mark.parametrize("character", list("#,$;:\"`*?[]<>|\\"))
 def test_refuses_a_path_that_tools_of_a_build_cannot_take(character: str) -> None:
     facts = machine_in(PurePosixPath(f"/home/a{character}b"))
 
@@ -72,7 +72,7 @@ def test_refuses_a_path_that_tools_of_a_build_cannot_take(character: str) -> Non
         assert repr(character) in message
 
 
-@pytest.mark.parametrize("name", ["job 2", "a=b", "a&b", "a+b", "a@b", "a%b", "a~b", "é"])
+@pytest.mark.parametrize("name", ["job 2", "a=b", "a&b", "a+b", "a@b", "a%b", "a~b", "a'b", "é"])
 def test_builds_in_folders_of_other_unusual_names(name: str) -> None:
     facts = machine_in(PurePosixPath(f"/home/{name}"))
 

@@ -11,7 +11,7 @@ from core.environment import allowed
 from core.errors import UsageError
 from pytorch_build.build.inputs import build_flags
 from tests.kit.build_plans import plan_project
-from tests.kit.front_doors import run_verb
+from tests.kit.front_doors import Package, run_verb
 
 # What servers, workflows and images say of a job or of themselves.
 OF_A_JOB = (
@@ -123,16 +123,23 @@ def test_an_empty_variable_is_like_one_that_is_not_set(monkeypatch: pytest.Monke
 # https://github.com/pypa/cibuildwheel/issues/1969
 # setuptools and uv ended with a ValueError of theirs, after minutes.
 @pytest.mark.parametrize(
-    "words",
-    [("pytorch_build", "build", "audio"), ("pytorch_build", "test-smoke"), ("rocm_packaging", "build")],
-    ids=lambda words: words[1],
+    ("package", "words"),
+    [
+        ("pytorch_build", ("build", "audio")),
+        ("pytorch_build", ("test-smoke",)),
+        ("rocm_packaging", ("build",)),
+    ],
+    ids=["build_audio", "test_smoke", "build_rocm"],
 )
 def test_refuses_a_date_that_is_no_number_before_any_work(
-    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    package: Package,
+    words: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1e9")
 
-    exit_code = run_verb(*words, "--torch-ref=sample")
+    exit_code = run_verb(package, *words, "--torch-ref=sample")
 
     assert exit_code == UsageError.exit_code
     assert "SOURCE_DATE_EPOCH=1e9" in capsys.readouterr().err
