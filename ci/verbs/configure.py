@@ -172,7 +172,7 @@ def run(arguments: argparse.Namespace) -> None:
             mode="with --plan",
             hint="Plan an event first.",
         )
-        _complete(common.root / arguments.plan, common)
+        _complete(arguments.plan, common)
         return
 
     _refuse_invalid_tables()
@@ -186,7 +186,7 @@ def run(arguments: argparse.Namespace) -> None:
         document = event_plan.model_dump(mode="json", by_alias=True)
         console.result(json.dumps(document, indent=2, ensure_ascii=False))
     if arguments.output:
-        event_plan.write(common.root / arguments.output)
+        event_plan.write(arguments.output)
     set_outputs(environment(), outputs.outputs(event_plan))
     console.summary(outputs.summary(event_plan))
 

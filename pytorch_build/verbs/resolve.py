@@ -176,7 +176,7 @@ def _complete_plan(arguments: argparse.Namespace, common: Common) -> None:
     """Resolve what a plan names, write versions into it, and give the job its matrices."""
     if common.torch_ref or common.gpu_family:
         raise UsageError("A plan names its torch refs and GPU families.", hint="Leave them out with --plan.")
-    path = common.root / arguments.plan
+    path = arguments.plan
     plan = Plan.read(path)
     options = rocm_options_from(arguments)
     plan_version = plan.rocm.version or ""

@@ -114,7 +114,7 @@ def test_prints_decisions_jobs_and_what_is_left_out(configure: Configure) -> Non
 def test_sets_the_outputs_of_a_job(configure: Configure, happen: Happen, tmp_path: Path) -> None:
     happen("push", push("release/1"))
 
-    assert configure("--output", "plan.json").exit_code == 0
+    assert configure("--output", tmp_path / "plan.json").exit_code == 0
 
     values = read_outputs(tmp_path / "outputs")
     assert json.loads(values["build_pytorch"]) is True
