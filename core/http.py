@@ -277,14 +277,26 @@ def _login_in_address(url: str) -> str | None:
 
 def _login_in_netrc(host: str) -> str | None:
     """Return the header for a host by the user's netrc file, as pip and curl read it."""
-    path = environment().get("NETRC")
-    file = Path(path) if path else Path.home() / ".netrc"
+    file = _netrc_file()
+    if file is None:
+        return None
     # Its entry `default` would be shown to every server that a page links to.
     login = _logins_of_netrc(file).get(host)
     if login is None:
         return None
     user, _account, password = login
     return _basic_login(user, password)
+
+
+def _netrc_file() -> Path | None:
+    """Return where the user's netrc file would be; None for a user without a home, as in many a container."""
+    path = environment().get("NETRC")
+    if path:
+        return Path(path)
+    try:
+        return Path.home() / ".netrc"
+    except RuntimeError:
+        return None
 
 
 @functools.cache

@@ -147,11 +147,13 @@ class Repository:
         path: The folder, which is the repository's top.
         settings: Settings (``name=value``) of every command.
         managed: Whether the user's configuration may not change what is done.
+        is_bare: Whether it has no tree: git must not have to find out (safe.bareRepository=explicit).
     """
 
     path: Path
     settings: tuple[str, ...] = ()
     managed: bool = True
+    is_bare: bool = False
 
     def run(
         self,
@@ -168,6 +170,8 @@ class Repository:
         options: list[str] = []
         for setting in settings:
             options += ["-c", setting]
+        if self.is_bare:
+            options.append("--git-dir=.")
 
         try:
             return process.capture(
@@ -404,7 +408,7 @@ class Reader:
         name = files.sha256_text(address)[:16]
         path = self.cache / name
         settings = self.origins.settings(origin)
-        repository = Repository(path=path, settings=settings)
+        repository = Repository(path=path, settings=settings, is_bare=True)
 
         lock = self.cache / f"{name}.lock"
         with files.locked(lock, what=f"the cache of {origin}"):

@@ -150,7 +150,7 @@ def test_a_front_door_is_told_where_relative_paths_of_the_user_begin() -> None:
 
     call_session("check_wheels", session)
 
-    assert session.options_of_run["env"] == {"INVOKED_FROM": "folder-of-the-user"}
+    assert session.options_of_run["env"]["INVOKED_FROM"] == "folder-of-the-user"
 
 
 # Cells
