@@ -10,6 +10,7 @@ import pytest
 from core import http, process
 from core.archive import Member
 from core.cli.options import ROOT
+from core.env import installer
 from core.env.installer import Sources, create_environment, installer_variables
 from core.wheel.writer import WheelSpec, write_wheel
 from pytorch_build.sources.git import Reader
@@ -49,6 +50,21 @@ def test_makes_an_environment_whatever_uv_is_told(tmp_path: Path, monkeypatch: p
     create_environment(tmp_path / "venv", Path(sys.executable))
 
     assert (tmp_path / "venv" / "pyvenv.cfg").is_file()
+
+
+# https://github.com/astral-sh/uv/issues/1339, https://github.com/astral-sh/uv/issues/11441
+# What pip's configuration says of certificates and proxies counts for pip alone, and nobody said so.
+@pytest.mark.parametrize("setting", ["trusted-host", "proxy"])
+def test_names_the_settings_of_pip_that_it_does_not_use(
+    setting: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listing = f"global.{setting}='index.example'\n"
+    completed = process.Completed(returncode=0, stdout=listing, stderr="")
+    monkeypatch.setattr(process, "capture", lambda *_words, **_options: completed)
+
+    installer.configured.__wrapped__()
+
+    assert setting in capsys.readouterr().err
 
 
 # https://github.com/pytorch/pytorch/issues/140765
