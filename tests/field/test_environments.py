@@ -128,6 +128,24 @@ def test_files_of_wheels_can_be_read_whatever_the_umask(tmp_path: Path) -> None:
     assert modes["rocm/a.py"] == 0o644
 
 
+# https://github.com/pypa/pip/issues/11608
+# `pip list | head -1` ended in a BrokenPipeError, and another one when Python ended.
+@pytest.mark.processes
+def test_a_reader_that_goes_away_ends_nothing(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from core import console\nfor _ in range(9999): console.result('x' * 99)\nconsole.say('end')\n"
+    )
+    pipeline = f"'{sys.executable}' '{program}' | head -n 1; exit ${{PIPESTATUS[0]}}"
+    env = process.inherited(PYTHONPATH=str(ROOT))
+
+    completed = process.capture(["bash", "-c", pipeline], env=env, check=False)
+
+    assert completed.returncode == 0
+    assert completed.stdout == f"{'x' * 99}\n"
+    assert completed.stderr == "end\n"
+
+
 # https://github.com/pytest-dev/pytest/issues/4359, https://github.com/pantsbuild/pants/issues/16601
 # PYTEST_ADDOPTS of the user chose other tests in an inner pytest, or moved its report.
 @pytest.mark.parametrize("name", ["PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD"])
