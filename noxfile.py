@@ -40,8 +40,9 @@ MATRIX = os.environ.get("MATRIX")
 INTERRUPT_TIMEOUT = 20
 TERMINATE_TIMEOUT = 5
 
-# The packages are imported from the checkout, also by a person who keeps `python -m` from looking there.
-IMPORT_VARIABLES = {"PYTHONSAFEPATH": None}
+# Packages are imported from the checkout and the tool's environment, also where a person keeps `python -m`
+# from looking there, or has packages of other Pythons in front.
+IMPORT_VARIABLES = {"PYTHONSAFEPATH": None, "PYTHONPATH": None}
 
 # Test processes import all modules, which takes twice as long without byte code. The commands that hints name
 # must not depend on the session that runs the tests.

@@ -14,7 +14,7 @@ import io
 import ipaddress
 import netrc
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
@@ -224,7 +224,7 @@ def _proxy_for(url: str) -> str | None:
     host = parts.hostname or ""
     if is_loopback(host):
         return None
-    if proxy_bypass(parts.netloc):  # by NO_PROXY
+    if proxy_bypass(parts.netloc) or _is_in_direct_network(host):  # by NO_PROXY
         return None
 
     proxies = getproxies()
@@ -235,6 +235,22 @@ def _proxy_for(url: str) -> str | None:
     if "://" not in proxy:
         return f"http://{proxy}"
     return proxy
+
+
+def _is_in_direct_network(host: str) -> bool:
+    """Return whether NO_PROXY has a network (``10.0.0.0/8``) of this address, as pip, uv and curl read it."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+
+    variables = environment()
+    names = variables.get("no_proxy") or variables.get("NO_PROXY", "")
+    for name in names.split(","):
+        with suppress(ValueError):
+            if address in ipaddress.ip_network(name.strip(), strict=False):
+                return True
+    return False
 
 
 def is_loopback(host: str) -> bool:
@@ -495,10 +511,9 @@ def _repeat_where_broken_off(read: Callable[[], _Content]) -> _Content:
 
 def _has_broken_off(problem: ServiceError) -> bool:
     """Return whether an answer began and did not end; a server out of reach has been asked again already."""
-    from urllib3.exceptions import HTTPError, MaxRetryError
+    from urllib3.exceptions import ProtocolError, ReadTimeoutError
 
-    cause = problem.__cause__
-    return isinstance(cause, HTTPError) and not isinstance(cause, MaxRetryError)
+    return isinstance(problem.__cause__, ProtocolError | ReadTimeoutError)
 
 
 def _read_page(response: BaseHTTPResponse) -> Answer:

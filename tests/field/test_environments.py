@@ -12,9 +12,11 @@ from core.archive import Member
 from core.cli.options import ROOT
 from core.env import installer
 from core.env.installer import Sources, create_environment, installer_variables
+from core.http_server import answering
 from core.wheel.writer import WheelSpec, write_wheel
 from pytorch_build.sources.git import Reader
 from tests.kit.repos import commit_files
+from tests.kit.servers import RefusingServer, served
 
 
 # https://github.com/python/mypy/issues/15110
@@ -31,6 +33,41 @@ def test_sessions_find_their_packages_whatever_python_searches(matrix: str | Non
     completed = process.capture([sys.executable, "-m", "nox", *words], cwd=ROOT, env=env, check=False)
 
     assert completed.returncode == 0, completed.stdout + completed.stderr
+
+
+# https://github.com/NixOS/nixpkgs/issues/16591
+# PYTHONPATH of a shell brings packages of another Python, and programs import them instead of their own.
+@pytest.mark.processes
+def test_sessions_import_no_packages_of_the_shell(tmp_path: Path) -> None:
+    (tmp_path / "pydantic.py").write_text("raise ImportError('of another Python')\n")
+    env = process.inherited(PYTHONPATH=str(tmp_path))
+    command = [sys.executable, "-m", "nox", "-s", "resolve", "--", "--help"]
+
+    completed = process.capture(command, cwd=ROOT, env=env, check=False)
+
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+
+
+# https://github.com/psf/requests/pull/3195, https://github.com/curl/curl/issues/9773
+# NO_PROXY names networks, too, and an index of the own network was asked through the proxy.
+@pytest.mark.parametrize(
+    ("no_proxy", "is_direct"),
+    [("example.org, 127.0.0.0/16", True), ("127.9.0.0/16,::/64", False), ("127.0.0.1", True)],
+)
+def test_asks_networks_directly_that_need_no_proxy(
+    no_proxy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_direct: bool
+) -> None:
+    # This machine is never asked through a proxy, so it stands for another one.
+    monkeypatch.setattr(http, "is_loopback", lambda _host: False)
+    monkeypatch.setenv("NO_PROXY", no_proxy)
+    monkeypatch.delenv("no_proxy", raising=False)
+    (tmp_path / "page.html").write_text("an index")
+
+    with served(tmp_path) as url, answering(RefusingServer) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy)
+        answer = http.fetch(f"{url}/page.html")
+
+    assert (answer.text == "an index") is is_direct
 
 
 # https://github.com/wntrblm/nox/issues/948, https://github.com/wntrblm/nox/issues/816
