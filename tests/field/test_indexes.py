@@ -95,6 +95,28 @@ def test_names_the_package_of_rocm_that_an_index_lacks(tmp_path: Path) -> None:
         assert text in raised.value.message
 
 
+# https://github.com/opendatahub-io/notebooks/pull/3534, https://github.com/python-wheel-build/fromager/issues/318
+# An index has torch-2.10.0-17 to torch-2.10.0-20 for one ROCm, and installers take the last build.
+@pytest.mark.parametrize("builds", [["9", "10", ""], ["10", "9"], ["", "1"]])
+def test_chooses_the_last_build_of_a_version(tmp_path: Path, builds: list[str]) -> None:
+    links = ""
+    for build in builds:
+        name = f"torch-2.10.0-{build}-py3-none-any.whl" if build else "torch-2.10.0-py3-none-any.whl"
+        write_wheel(tmp_path, name="torch", version="2.10.0").rename(tmp_path / name)
+        links += f'<a href="{name}">{name}</a>'
+    (tmp_path / "index.html").write_text(links)
+
+    selection = choose_packages(
+        linked_source(str(tmp_path / "index.html")),
+        ["torch"],
+        python=target_in(tmp_path / "env", version="3.12.4"),
+        platform="linux",
+    )
+
+    last_build = max(builds, key=lambda build: int(build or 0))
+    assert selection.files[0].name == f"torch-2.10.0-{last_build}-py3-none-any.whl"
+
+
 # https://github.com/sjtug/mirror-clone/pull/153
 # A mirror wrote &amp;gt; for &gt;, and uv skipped every file that says which Pythons it is for.
 def test_escapes_what_a_page_says_of_pythons_once(tmp_path: Path) -> None:
