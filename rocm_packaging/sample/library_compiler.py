@@ -10,8 +10,8 @@ from rocm_packaging.sample.libraries import SampleLibrary, device_library, libra
 
 _FLAGS = ("-shared", "-O1", "-s", "-fno-exceptions", "-fno-rtti")
 _ELF_FLAGS = ("-fPIC", "-fvisibility=hidden")
-# Without a time of linking the same sources make the same bytes.
-_DLL_FLAGS = ("-static-libgcc", "-Wl,--no-insert-timestamp")
+# The same sources make the same bytes: no time of linking, no base address that follows from the path.
+_DLL_FLAGS = ("-static-libgcc", "-Wl,--no-insert-timestamp", "-Wl,--disable-auto-image-base")
 
 
 class LibraryCompiler:
