@@ -1,7 +1,6 @@
 """The sample's packages for Windows: made on this machine, and used by a Windows Python under Wine."""
 
 import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,7 +122,7 @@ class Environment:
             *options,
             *requirements,
             cwd=self.root,
-            ROCM_SDK_TARGET_FAMILY=self.family,
+            variables={"ROCM_SDK_TARGET_FAMILY": self.family},
         )
 
     def run(self, *words: str | Path, check: bool = True) -> process.Completed:
@@ -143,7 +142,7 @@ def environment(
     layout: str,
     setuptools: Path,
     tmp_path: Path,
-) -> Iterator[Environment]:
+) -> Environment:
     """Return an environment without ROCm."""
     root = tmp_path / "an environment"
     windows_python.uv("venv", "--python", windows_python.drive / "py" / "python.exe", root, cwd=tmp_path)

@@ -1,6 +1,7 @@
 """A real Windows Python under Wine, which tests are given by its folder: WINDOWS_PYTHON=DIR."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 
@@ -31,16 +32,24 @@ class WindowsPython:
             return str(PureWindowsPath("C:/", path.relative_to(self.drive)))
         return str(PureWindowsPath("Z:", path))
 
-    def run(self, *words: str | Path, cwd: Path, check: bool = True, **variables: str) -> process.Completed:
+    def run(
+        self,
+        *words: str | Path,
+        cwd: Path,
+        check: bool = True,
+        variables: Mapping[str, str] | None = None,
+    ) -> process.Completed:
         """Run a program of Windows; paths among the words are put into its form."""
         texts = [self.path(word) if isinstance(word, Path) else word for word in words]
-        settings = " ".join(f"{name}={value}" for name, value in variables.items())
-        command = [self.root / "win", *texts]
-        return process.capture(command, cwd=cwd, check=check, env=process.inherited(WENV=settings))
+        settings = [f"{name}={value}" for name, value in (variables or {}).items()]
+        env = process.inherited(WENV=" ".join(settings))
+        return process.capture([self.root / "win", *texts], cwd=cwd, check=check, env=env)
 
-    def uv(self, *words: str | Path, cwd: Path, **variables: str) -> process.Completed:
-        """Run uv, which sees neither an index nor another machine's cache."""
-        return self.run(self.drive / "py" / "Scripts" / "uv.exe", *words, cwd=cwd, **variables)
+    def uv(
+        self, *words: str | Path, cwd: Path, variables: Mapping[str, str] | None = None
+    ) -> process.Completed:
+        """Run Windows' uv."""
+        return self.run(self.drive / "py" / "Scripts" / "uv.exe", *words, cwd=cwd, variables=variables)
 
 
 @pytest.fixture(scope="session")
