@@ -99,7 +99,7 @@ def _find_compiler(variant: Variant) -> Path:
             return compiler
     raise MissingInputError(
         f"No C++ compiler for {variant.platform} is on the PATH (looked for {', '.join(names)}).",
-        hint=f"Install one, such as the package {package}, or give your own --artifact-dir.",
+        hint=f"Install one, such as the package {package}, or give your own artifacts: --artifact-dir DIR.",
     )
 
 

@@ -79,7 +79,11 @@ def check_out_with_git(git: Path, sample: Sample, tree: Path) -> process.Complet
     return process.capture(command, env=variables, cwd=ROOT, check=False)
 
 
-@pytest.mark.parametrize("call_number", [2, 7, 15, 20, 29, 38, 44, 50])
+QUICK_CALLS = (7, 38)
+OTHER_CALLS = tuple(pytest.param(number, marks=pytest.mark.nightly) for number in (2, 15, 20, 29, 44, 50))
+
+
+@pytest.mark.parametrize("call_number", [*QUICK_CALLS, *OTHER_CALLS])
 def test_a_killed_checkout_ends_in_the_same_state(
     sample: Sample, undisturbed: SourceTree, tmp_path: Path, call_number: int
 ) -> None:

@@ -250,6 +250,23 @@ def test_a_pull_request_has_the_version_of_its_commit() -> None:
     assert plan.rocm.version == f"10.1.0.dev0+{'a' * 40}"
 
 
+def test_the_sample_is_built_for_the_gpus_that_it_has_rocm_for() -> None:
+    sample = {"pytorch_git_refs": "sample"}
+
+    plan = plan_event("pull_request", pull_request(), inputs_of_call=sample)
+
+    assert families_by_stage(plan)["build_rocm"] == ["gfx94X-dcgpu", "gfx110X-all"]
+    assert {variant.gpu_family for variant in plan.variants} == {"gfx94X-dcgpu", "gfx110X-all"}
+    assert reason_left_out(plan, "gfx1151 on linux") == "the sample has no ROCm for it"
+
+
+def test_a_family_that_the_sample_has_no_rocm_for_is_refused() -> None:
+    with pytest.raises(UsageError, match="gfx1151") as refused:
+        plan_dispatch(linux_amdgpu_families="gfx1151", pytorch_git_refs="sample")
+
+    assert "gfx94X-dcgpu" in refused.value.hint
+
+
 def test_a_push_has_the_version_of_its_commit() -> None:
     plan = plan_event("push", push())
 

@@ -196,6 +196,19 @@ def test_asks_for_the_number_of_a_prerelease(checkout: Checkout) -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "option_without_effect"),
+    [
+        pytest.param(("--json",), "--json", id="JSON of no plan"),
+        pytest.param(("--version=10.1.0", "--rc=2"), "--rc", id="two versions"),
+    ],
+)
+def test_refuses_an_option_that_has_no_effect(
+    checkout: Checkout, options: tuple[str, ...], option_without_effect: str
+) -> None:
+    assert f"{option_without_effect} has no effect" in checkout.refuse(*options)
+
+
+@pytest.mark.parametrize(
     ("run_id", "options", "is_recorded"),
     [
         pytest.param("17", [], True, id="same run"),
