@@ -79,11 +79,19 @@ def check_out_with_git(git: Path, sample: Sample, tree: Path) -> process.Complet
     return process.capture(command, env=variables, cwd=ROOT, check=False)
 
 
-QUICK_CALLS = (7, 38)
-OTHER_CALLS = tuple(pytest.param(number, marks=pytest.mark.nightly) for number in (2, 15, 20, 29, 44, 50))
-
-
-@pytest.mark.parametrize("call_number", [*QUICK_CALLS, *OTHER_CALLS])
+@pytest.mark.parametrize(
+    "call_number",
+    [
+        7,
+        38,
+        pytest.param(2, marks=pytest.mark.nightly),
+        pytest.param(15, marks=pytest.mark.nightly),
+        pytest.param(20, marks=pytest.mark.nightly),
+        pytest.param(29, marks=pytest.mark.nightly),
+        pytest.param(44, marks=pytest.mark.nightly),
+        pytest.param(50, marks=pytest.mark.nightly),
+    ],
+)
 def test_a_killed_checkout_ends_in_the_same_state(
     sample: Sample, undisturbed: SourceTree, tmp_path: Path, call_number: int
 ) -> None:
