@@ -53,9 +53,9 @@ class RocmOptions:
         return self.source.version
 
 
-def add_rocm_options(parser: argparse.ArgumentParser, *, alone: bool = True) -> None:
-    """Declare the options; not `alone` beside those of another package source."""
-    if alone:
+def add_rocm_options(parser: argparse.ArgumentParser, *, is_only_source: bool = True) -> None:
+    """Declare the options; `is_only_source` is false beside those of another package source."""
+    if is_only_source:
         title = "where ROCm comes from (default: this run, else the family's release index)"
         add_package_source(parser, title, _OPTION_PREFIX, "")
     else:
@@ -91,7 +91,7 @@ def add_tested_sources(parser: argparse.ArgumentParser) -> None:
         help=help_text,
     )
     parser.add_argument("--no-install", action="store_true", help="test what is already installed")
-    add_rocm_options(parser, alone=False)
+    add_rocm_options(parser, is_only_source=False)
 
 
 def rocm_options_from(

@@ -29,7 +29,7 @@ from pytorch_build.test.reports import check_records, read_reports
 from pytorch_build.test.summary import CaseEntry, GroupEntry
 
 if TYPE_CHECKING:
-    from pytorch_build.test.results import Tested
+    from pytorch_build.test.results import CellResults
 
 CellStage: TypeAlias = tuple[GroupCell, str]
 
@@ -267,10 +267,10 @@ def _results_of_reports(
         artifact_group=artifact_group,
     )
     # A test of one of several families is a test of their group.
-    tests_of_group: list[Tested] = []
-    for tested in checked:
-        origin = replace(tested.origin, gpu_family=artifact_group)
-        tests_of_group.append(replace(tested, origin=origin))
+    tests_of_group: list[CellResults] = []
+    for cell_results in checked:
+        origin = replace(cell_results.origin, gpu_family=artifact_group)
+        tests_of_group.append(replace(cell_results, origin=origin))
     return summary.report_data(outputs.run_id, tests_of_group).tests
 
 

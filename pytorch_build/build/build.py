@@ -92,10 +92,10 @@ def refuse_wheel_of_another_ref(work: Work) -> None:
             )
 
 
-def find_record(context: Context, tag: str, project: str) -> records.Record | None:
+def find_record(context: Context, python_tag: str, project: str) -> records.Record | None:
     """Return the record of a wheel that the run has, for this ref, family and Python."""
     store = context.common.open_for_reading()
-    name = records.record_name(f"build_{project}", context.cell(tag))
+    name = records.record_name(f"build_{project}", context.cell(python_tag))
     record = records.read(store, context.common.outputs, context.artifact_group, name)
     if record is None or not record.files:
         return None
@@ -104,11 +104,11 @@ def find_record(context: Context, tag: str, project: str) -> records.Record | No
     return record
 
 
-def borrow(context: Context, source_context: Context, tag: str, project: str) -> None:
+def borrow(context: Context, source_context: Context, python_tag: str, project: str) -> None:
     """Put another run's wheels of a project into this one, with a record that says whose they are."""
-    record = find_record(source_context, tag, project)
+    record = find_record(source_context, python_tag, project)
     if record is None:
-        raise missing_wheel_error(source_context, tag, project)
+        raise missing_wheel_error(source_context, python_tag, project)
 
     common = context.common
     group = context.artifact_group
@@ -145,9 +145,9 @@ def wheel_of_run(context: Context, target: Interpreter, project: str) -> Depende
     )
 
 
-def missing_wheel_error(context: Context, tag: str, project: str) -> MissingInputError:
+def missing_wheel_error(context: Context, python_tag: str, project: str) -> MissingInputError:
     """Return the error for a run that lacks a component's wheel."""
-    python = f"3.{tag.removeprefix('cp3')}"
+    python = f"3.{python_tag.removeprefix('cp3')}"
     return MissingInputError(
         f"Run {context.common.run_id} has no {COMPONENTS[project].distribution} wheel of {context.ref.name} "
         f"for {context.gpu_family} and Python {python}.",

@@ -23,8 +23,8 @@ from core.errors import UsageError
 if TYPE_CHECKING:
     from core.run.locations import Origin, RunBuckets
 
-Kind = Literal["ccache", "sccache"]
-KINDS: tuple[Kind, ...] = ("ccache", "sccache")
+CacheKind = Literal["ccache", "sccache"]
+KINDS: tuple[CacheKind, ...] = ("ccache", "sccache")
 # Below the bucket. Release types lie apart, so that no release is made of what CI stored.
 LAYOUT = "compiler-cache/{release_type}/sccache"
 _S3 = "s3://"
@@ -50,7 +50,7 @@ class CompilerCache:
         read_only: Whether it takes entries and leaves none.
     """
 
-    kind: Kind
+    kind: CacheKind
     program: PurePath
     store: str | None = None
     read_only: bool = False

@@ -14,7 +14,7 @@ from core import process
 if TYPE_CHECKING:
     from pytorch_build.platforms import Platform
 
-Kind = Literal["gcc", "clang", "clang-cl", "msvc", "unknown"]
+CompilerKind = Literal["gcc", "clang", "clang-cl", "msvc", "unknown"]
 
 # What CMake takes where a variable names none (CMakeDetermineCXXCompiler.cmake).
 _USUAL_COMPILERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
@@ -22,7 +22,7 @@ _USUAL_COMPILERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "windows": {"CC": ("cl", "clang-cl"), "CXX": ("cl", "clang-cl")},
 }
 # What compilers print about themselves. The first that fits is right.
-_VERSION_OUTPUT: tuple[tuple[Kind, str], ...] = (
+_VERSION_OUTPUT: tuple[tuple[CompilerKind, str], ...] = (
     ("clang-cl", r"clang version (\d[\d.]*)(?s:.*)-windows-msvc"),
     ("clang", r"clang version (\d[\d.]*)"),
     ("msvc", r"Microsoft .*Compiler.* (\d+(?:\.\d+)+)"),
@@ -32,7 +32,7 @@ _VERSION_OUTPUT: tuple[tuple[Kind, str], ...] = (
 
 # Flags that builds on Linux get behind the user's own, by compiler and the version that they begin with.
 # clang-cl and MSVC get none: upstream makes no warning an error on Windows.
-_NEEDED_FLAGS: tuple[tuple[Kind, str, tuple[str, ...]], ...] = (
+_NEEDED_FLAGS: tuple[tuple[CompilerKind, str, tuple[str, ...]], ...] = (
     # GCC 12 and newer see these in sources that are correct, and torch makes warnings errors.
     ("gcc", "12", ("-Wno-error=maybe-uninitialized", "-Wno-error=uninitialized", "-Wno-error=restrict")),
     # clang warns of GCC's options, and CMake takes a warning for the failure of every flag check.
@@ -51,7 +51,7 @@ class Compiler:
     """
 
     path: str
-    kind: Kind
+    kind: CompilerKind
     version: str = ""
 
     @property

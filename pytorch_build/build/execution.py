@@ -18,7 +18,7 @@ from core.env import Interpreter, installer
 from core.environment import allowed
 from core.errors import BuildError
 from core.wheel import parse_wheel_name
-from pytorch_build.build.metrics import measured
+from pytorch_build.build.metrics import record_metrics
 from pytorch_build.components import component_of
 from pytorch_build.components.torch import ROCM_INIT
 from pytorch_build.sources.git import Repository
@@ -78,7 +78,7 @@ def execute(
     files.write_text(build_folder / CONFIGURATION_MARKER, plan.configuration)
 
     with ExitStack() as stack:
-        stack.enter_context(measured(details, log))
+        stack.enter_context(record_metrics(details, log))
         for overlay in plan.overlays:
             stack.enter_context(_overlaid(overlay, tree))
         for command in plan.commands:

@@ -23,7 +23,7 @@ _FAILED = re.compile(r"^FAILED: (?:\[code=-?\d+\] )?(\S+)", re.MULTILINE)
 
 
 @contextmanager
-def measured(details: dict[str, Any], log: Path) -> Iterator[None]:
+def record_metrics(details: dict[str, Any], log: Path) -> Iterator[None]:
     """Add what is known of a build to the details of its record while the block runs, however it ends."""
     try:
         yield

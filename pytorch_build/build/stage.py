@@ -156,7 +156,7 @@ def _build_wheels(work: Work, tree: Path, rocm: RocmSdk | None, max_jobs: int) -
             wheel,
             wheel.parent / "split",
             rocm_version=plan.split_for,
-            search_paths=find_search_paths(wheel, plan.search_folders),
+            new_search_paths=find_search_paths(wheel, plan.search_folders),
             epoch=epoch,
         )
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from packaging.tags import Tag
 
 CHECK = "dll"
-Origin = Literal["system", "redistributable", "debug", "python"]
+DllOrigin = Literal["system", "redistributable", "debug", "python"]
 _PLATFORM = "win_amd64"
 _PYTHON = re.compile(r"python3\d*t?(_d)?\.dll")
 _DEBUG_PYTHON = re.compile(r"python3\d*t?_d\.dll")
@@ -202,7 +202,7 @@ def system_dlls() -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
     return names, tuple(patterns)
 
 
-def origin(name: str, windows: Windows) -> Origin | None:
+def origin(name: str, windows: Windows) -> DllOrigin | None:
     """Return what a machine gets a DLL from; None where it is unknown."""
     lower_name = name.lower()
     if matches(lower_name, windows.debug) or _DEBUG_PYTHON.fullmatch(lower_name):

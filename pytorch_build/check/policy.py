@@ -106,7 +106,7 @@ def load_policy(file: Path | None = None) -> Policy:
     if file is None:
         return policy
     tables = merged(_project_tables(), tables_of_user(POLICY_FILE, Policy), adding=True)
-    return _lay_over(tables, read_toml(file), file, policy.source)
+    return _policy_with_user_tables(tables, read_toml(file), file, policy.source)
 
 
 @read_once
@@ -116,7 +116,7 @@ def _policy_in_force() -> Policy:
     tables = tables_of_user(POLICY_FILE, Policy)
     if file is None or not tables:
         return validated(_project_tables(), Policy, where=POLICY_FILE)
-    return _lay_over(
+    return _policy_with_user_tables(
         _project_tables(),
         tables,
         file,
@@ -144,18 +144,18 @@ def _project_tables() -> dict[str, Any]:
     return merged(tables_of_components, read_toml(POLICY_FILE))
 
 
-def _lay_over(
-    tables: Mapping[str, Any],
+def _policy_with_user_tables(
+    base_tables: Mapping[str, Any],
     user_tables: Mapping[str, Any],
     file: Path,
-    other_source: str,
+    base_source: str,
     *,
     table_name: str = "",
 ) -> Policy:
     source = f"{file} (sha256 {files.sha256(file)})"
-    if other_source:
-        source = f"{source} and {other_source}"
-    layered_tables = merged(tables, user_tables, adding=True)
+    if base_source:
+        source = f"{source} and {base_source}"
+    layered_tables = merged(base_tables, user_tables, adding=True)
     layered_tables["source"] = source
     return validated(
         layered_tables,

@@ -18,7 +18,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from core.errors import DataError, SourceError
 from pytorch_build.components import COMPONENTS
 from pytorch_build.lock import versions
-from pytorch_build.lock.source_lock import Kind, LockedProject, SourceLock
+from pytorch_build.lock.source_lock import LockedProject, SourceLock, WheelKind
 from pytorch_build.sources.git import Origins, Reader, require_safe
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def resolve(
     release_type: str,
     cache: Path,
     origins: Origins | None = None,
-    explicit: Mapping[str, str] | None = None,
+    explicit_refs: Mapping[str, str] | None = None,
     require_related_commit: bool = False,
 ) -> SourceLock:
     """Return the source lock of a torch ref: its components, and its torch.
@@ -47,7 +47,7 @@ def resolve(
         release_type: Says the form of versions.
         cache: The folder that keeps what was read of origins.
         origins: How origins are reached.
-        explicit: Refs by project, which come before pins in torch's tree, and these before the ref's own.
+        explicit_refs: Refs by project. They come before pins in torch's tree, and these before the ref's own.
         require_related_commit: Whether torch has to pin every project that it may pin.
     """
     needed_names = {"torch", *ref.components} & ref.projects.keys()
@@ -58,7 +58,7 @@ def resolve(
     search = _Search(
         ref=ref,
         reader=Reader(cache=cache, origins=origins or Origins()),
-        explicit_refs=explicit or {},
+        explicit_refs=explicit_refs or {},
         require_related_commit=require_related_commit,
     )
     search = search.with_torch()
@@ -82,39 +82,39 @@ def _with_versions(
     if "torch" in projects:
         torch_version = projects["torch"].base_version or None
 
-    suffixes = _suffixes(ref, rocm_version)
+    suffix_by_kind = _suffixes_by_kind(ref, rocm_version)
     versioned_projects: dict[str, LockedProject] = {}
     for name, project in projects.items():
         if project.prebuilt:
             versioned_projects[name] = project
             continue
 
-        wheel_versions: dict[Kind, str] = {}
-        for kind, suffix in suffixes.items():
+        wheel_versions: dict[WheelKind, str] = {}
+        for kind, suffix in suffix_by_kind.items():
             wheel_versions[kind] = versions.wheel_version(
                 project.base_version,
                 suffix,
                 release_type=release_type,
                 commit=project.commit,
-                tagged=project.tagged,
-                torch=torch_version if ref.projects[name].torch_in_version else None,
+                adds_commit=project.tagged,
+                torch_version=torch_version if ref.projects[name].torch_in_version else None,
             )
         versioned_projects[name] = project.model_copy(update={"versions": wheel_versions})
     return versioned_projects
 
 
-def _suffixes(ref: TorchRef, rocm_version: str) -> Mapping[Kind, str]:
+def _suffixes_by_kind(ref: TorchRef, rocm_version: str) -> Mapping[WheelKind, str]:
     """Return the local version of wheels with ROCm, if there is one, and of those without."""
-    suffixes: dict[Kind, str] = {}
+    suffix_by_kind: dict[WheelKind, str] = {}
     if rocm_version:
         suffix = versions.version_suffix(rocm_version)
         # The sample's own ROCm has its label, too.
         labels = re.split(r"[.+]", suffix)
         if ref.local_label and ref.local_label not in labels:
             suffix = f"{suffix}.{ref.local_label}"
-        suffixes["rocm"] = suffix
-    suffixes["cpu"] = versions.cpu_suffix(ref.local_label)
-    return suffixes
+        suffix_by_kind["rocm"] = suffix
+    suffix_by_kind["cpu"] = versions.cpu_suffix(ref.local_label)
+    return suffix_by_kind
 
 
 # --- Where projects are -----------------------------------------------------------------------

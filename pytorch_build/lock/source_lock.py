@@ -18,10 +18,10 @@ from pytorch_build.components import COMPONENTS
 from pytorch_build.sources.git import is_commit
 
 # What wheels are built for.
-Kind = Literal["rocm", "cpu"]
+WheelKind = Literal["rocm", "cpu"]
 
 
-def kind_of_wheels(*, gpu: bool) -> Kind:
+def kind_of_wheels(*, gpu: bool) -> WheelKind:
     """Return the kind of wheels for GPUs, or of those for CPUs."""
     return "rocm" if gpu else "cpu"
 
@@ -34,7 +34,7 @@ class LockedProject(Model):
     ref: str = ""  # branch, tag, commit or pin that the commit was resolved from
     commit: str = ""
     base_version: str = ""  # 2.10.0a0; of a prebuilt project the version it pins, if any
-    versions: dict[Kind, str] = Field(default_factory=dict)
+    versions: dict[WheelKind, str] = Field(default_factory=dict)
     prebuilt: str = ""  # the requirement that is installed instead of a build
     chosen: bool = False  # the user named `ref`, in the place of the ref's data
     tagged: bool = False  # the project's own build adds the commit to the version, as triton's does

@@ -123,7 +123,7 @@ def source_lock(
     options: RocmOptions,
     *,
     update: bool = False,
-    explicit: Mapping[str, str] | None = None,
+    explicit_refs: Mapping[str, str] | None = None,
     require_related_commit: bool = False,
     mirrors: Mapping[str, str] | None = None,
     planned_refs: Collection[str] = (),
@@ -137,7 +137,7 @@ def source_lock(
         context: The run and the torch ref.
         options: Which ROCm there is.
         update: Whether upstream's newest commits are taken.
-        explicit: Refs that the user named, by project.
+        explicit_refs: Refs that the user named, by project.
         require_related_commit: Whether torch has to pin every project that it may pin.
         mirrors: Where origins are reached instead.
         planned_refs: The torch refs of the plan that the lock completes, which compares their wheels itself.
@@ -147,7 +147,7 @@ def source_lock(
     """
     common = context.common
     ref = context.ref
-    explicit_refs = explicit or {}
+    explicit_refs = explicit_refs or {}
     previous_lock = None if update else stored_lock(context, renewed=True)
     if previous_lock is not None and not require_related_commit:
         if not explicit_refs and _serves(previous_lock, context, options):
@@ -176,7 +176,7 @@ def source_lock(
         release_type=common.release_type,
         cache=common.cache / "refs",
         origins=origins(common, ref, mirrors or {}),
-        explicit=explicit_refs,
+        explicit_refs=explicit_refs,
         require_related_commit=require_related_commit,
     )
     lock = _with_names(resolved_lock, kept_projects, explicit_refs)

@@ -151,8 +151,8 @@ def _quote_first_line(text: str) -> str:
 
 # --- Versions of wheels -----------------------------------------------------------------------
 
-_GIT_TAGGED = frozenset({"dev", "dev-bkc"})
-_GIT_TAG_LENGTH = 8
+_TYPES_WITH_COMMIT = frozenset({"dev", "dev-bkc"})
+_SHORT_DIGEST_LENGTH = 8
 _PYTHON = re.compile(r"3\.([1-9][0-9]*)(?:\.[0-9]+(?:(?:a|b|rc)[0-9]+)?)?(t?)", re.ASCII)
 _LABEL = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)*")
 
@@ -213,7 +213,7 @@ def edited_suffix(suffix: str, digest: str) -> str:
 
     ``+cpu.dirty.1f3a9c20``, which installers take for newer.
     """
-    short_digest = digest[:_GIT_TAG_LENGTH]
+    short_digest = digest[:_SHORT_DIGEST_LENGTH]
     return f"{suffix}.dirty.{short_digest}"
 
 
@@ -223,37 +223,37 @@ def without_edits(text: str) -> str:
 
 
 def wheel_version(
-    base: str,
+    base_version: str,
     suffix: str,
     *,
     release_type: str,
     commit: str,
-    tagged: bool = False,
-    torch: str | None = None,
+    adds_commit: bool = False,
+    torch_version: str | None = None,
 ) -> str:
     """Return a wheel's full version, of what `parse_version` and the suffix functions returned.
 
     Args:
-        base: The version that the project's tree names.
+        base_version: The version that the project's tree names.
         suffix: What it runs on.
         release_type: Those of developers add the commit.
         commit: The commit of the tree.
-        tagged: Whether the project's own build adds the commit.
-        torch: The version of torch, where the wheel's version names another torch than its own number.
+        adds_commit: Whether the project's own build adds the commit.
+        torch_version: Torch's version, where the wheel's version names another torch than its own number.
     """
     if release_type not in RELEASE_TYPES:
         raise UsageError(f"Unknown release type {release_type!r}.", hint=nearest(release_type, RELEASE_TYPES))
 
     labels: list[str] = []
-    if tagged or release_type in _GIT_TAGGED:
-        git_tag = commit[:_GIT_TAG_LENGTH]
-        labels.append(f"git{git_tag}")
-    if torch is not None and _series(torch) != _series(base):
-        labels.append(f"torch{_series(torch)}")
+    if adds_commit or release_type in _TYPES_WITH_COMMIT:
+        short_commit = commit[:_SHORT_DIGEST_LENGTH]
+        labels.append(f"git{short_commit}")
+    if torch_version is not None and _series(torch_version) != _series(base_version):
+        labels.append(f"torch{_series(torch_version)}")
     labels.append(suffix.removeprefix("+"))
 
     local_version = ".".join(labels)
-    version = Version(f"{base}+{local_version}")
+    version = Version(f"{base_version}+{local_version}")
     return str(version)
 
 

@@ -240,14 +240,14 @@ class Repository:
         except ProcessError as problem:
             raise unreachable(origin, problem) from problem
 
-    def names(self, *arguments: str) -> tuple[str, ...]:
-        """Run one git command that prints names ended by NUL (``-z``)."""
+    def read_fields(self, *arguments: str) -> tuple[str, ...]:
+        """Return what one git command prints, split where NUL ends a field (``-z``)."""
         output = self.run(*arguments).stdout
-        return tuple(name for name in output.split("\0") if name)
+        return tuple(field_text for field_text in output.split("\0") if field_text)
 
     def untracked(self) -> tuple[str, ...]:
         """List files that git does not track and is not told to ignore, submodules not looked at."""
-        return self.names("ls-files", "-z", "--others", "--exclude-standard")
+        return self.read_fields("ls-files", "-z", "--others", "--exclude-standard")
 
     def commit_of(self, name: str) -> str | None:
         """Return the commit that a name stands for; None where there is no such commit."""
@@ -379,7 +379,7 @@ class Reader:
 
         def read_texts(repository: Repository) -> Mapping[str, str]:
             listing = ("ls-tree", "-z", "--name-only", commit, "--")
-            existing_paths = repository.names(*listing, *paths)
+            existing_paths = repository.read_fields(*listing, *paths)
             texts: dict[str, str] = {}
             for path in existing_paths:
                 blob = f"{commit}:{path}"

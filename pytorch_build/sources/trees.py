@@ -205,7 +205,7 @@ def developers_tree(request: BuildRequest, tree: Path) -> DevelopersTree:
         suffix,
         release_type=context.common.release_type,
         commit=snapshot.commit,
-        tagged=_adds_commit(tree, project),
+        adds_commit=_adds_commit(tree, project),
     )
     does_hipify = context.gpu and context.ref.projects[project].hipify
     return DevelopersTree(

@@ -50,7 +50,7 @@ class SplitPlan:
         dist_info: Its ``.dist-info`` folder.
         members: Its files, by name.
         libraries: What becomes of the libraries that change, by member.
-        code: Their device code.
+        code_objects: Their device code.
         device_files: The members that move to the device wheel of a target or group, by that.
         layout: The wheels that it becomes.
         epoch: The time of all members of these wheels.
@@ -61,7 +61,7 @@ class SplitPlan:
     dist_info: str
     members: Mapping[str, ZipMember]
     libraries: Mapping[str, Path]
-    code: Sequence[CodeObject]
+    code_objects: Sequence[CodeObject]
     device_files: Mapping[str, Sequence[str]]
     layout: SplitLayout
     epoch: int
@@ -72,7 +72,7 @@ def split_wheel(
     output: Path,
     *,
     rocm_version: str | None = None,
-    search_paths: Mapping[str, Sequence[str]] = _NO_SEARCH_PATHS,
+    new_search_paths: Mapping[str, Sequence[str]] = _NO_SEARCH_PATHS,
     epoch: int | None = None,
 ) -> tuple[Path, ...]:
     """Split a fat wheel, and verify that the new wheels hold what it held; return them, the host first.
@@ -81,7 +81,7 @@ def split_wheel(
         fat_wheel: The wheel.
         output: The folder for the new ones, which is not that of the wheel.
         rocm_version: The version of ROCm's device packages (default: of ROCm as the wheel requires it).
-        search_paths: New search paths (DT_RPATH) of members; other libraries keep theirs.
+        new_search_paths: Search paths (DT_RPATH) of members; other libraries keep theirs.
         epoch: The time of the new wheels' members (default: that of the wheel's METADATA).
     """
     if output.resolve() == fat_wheel.parent.resolve():
@@ -95,13 +95,13 @@ def split_wheel(
             fat_wheel,
             scratch,
             rocm_version=rocm_version,
-            search_paths=search_paths,
+            new_search_paths=new_search_paths,
             epoch=epoch,
         )
         finished = scratch / "wheels"
         finished.mkdir()
         wheels = write_wheels(plan, finished)
-        require_whole(fat_wheel, wheels, plan.code)
+        require_whole(fat_wheel, wheels, plan.code_objects)
         # Only wheels that passed get their names in the folder.
         return tuple(wheel.replace(output / wheel.name) for wheel in wheels)
 
@@ -111,28 +111,29 @@ def plan_split(
     scratch: Path,
     *,
     rocm_version: str | None = None,
-    search_paths: Mapping[str, Sequence[str]] = _NO_SEARCH_PATHS,
+    new_search_paths: Mapping[str, Sequence[str]] = _NO_SEARCH_PATHS,
     epoch: int | None = None,
 ) -> SplitPlan:
     """Take a fat wheel apart in a folder, and decide what becomes of it; arguments as of `split_wheel`."""
     metadata = read_metadata(fat_wheel)
-    rocm = rocm_version or required_rocm(metadata.requires_dist)
-    if rocm is None:
+    rocm_version = rocm_version or required_rocm(metadata.requires_dist)
+    if rocm_version is None:
         raise UsageError(
-            f"{fat_wheel.name} does not say which ROCm it was built against.", hint="Set --rocm-version V."
+            f"{fat_wheel.name} does not say which ROCm it was built against.",
+            hint="Set --rocm-version V.",
         )
     listing = require_listing(fat_wheel)
     members = listing.by_name
-    package = parse_wheel_name(fat_wheel.name).distribution
-    libraries, code = take_apart(fat_wheel, scratch, search_paths)
-    targets = tuple(sorted({processor(code_object.target) for code_object in code}))
+    distribution = parse_wheel_name(fat_wheel.name).distribution
+    libraries, code_objects = take_apart(fat_wheel, scratch, new_search_paths)
+    targets = tuple(sorted({processor(code_object.target) for code_object in code_objects}))
     device_files: dict[str, list[str]] = {}
     for name in sorted(members.keys() - libraries.keys()):
-        if not name.startswith(f"{package}/"):
+        if not name.startswith(f"{distribution}/"):
             continue
-        gpu = gpu_of_file(name.removeprefix(f"{package}/"), targets)
-        if gpu is not None:
-            device_files.setdefault(gpu, []).append(name)
+        target_or_group = gpu_of_file(name.removeprefix(f"{distribution}/"), targets)
+        if target_or_group is not None:
+            device_files.setdefault(target_or_group, []).append(name)
 
     if epoch is None:
         modified = members[f"{listing.folder}/METADATA"].modified
@@ -143,14 +144,14 @@ def plan_split(
         dist_info=listing.folder,
         members=members,
         libraries=libraries,
-        code=code,
+        code_objects=code_objects,
         device_files=device_files,
         layout=SplitLayout(
-            distribution=package,
+            distribution=distribution,
             version=str(metadata.version),
             targets=targets,
             groups=tuple(sorted(device_files.keys() - set(targets))),
-            rocm=rocm,
+            rocm=rocm_version,
         ),
         epoch=epoch,
     )
@@ -164,7 +165,7 @@ def write_wheels(plan: SplitPlan, folder: Path) -> list[Path]:
 
 def _write_host(plan: SplitPlan, folder: Path) -> Path:
     # Libraries without device code, which get another search path alone, come first.
-    with_device_code = {code_object.member for code_object in plan.code}
+    with_device_code = {code_object.member for code_object in plan.code_objects}
     libraries = [name for name in sorted(plan.libraries) if name not in with_device_code]
     libraries += sorted(with_device_code)
     new_members: list[Member] = []
@@ -200,9 +201,9 @@ def _write_device_wheel(
         purelib=read_wheel_info(plan.fat_wheel).root_is_purelib,
     )
     members: list[Member] = []
-    code = [code_object for code_object in plan.code if processor(code_object.target) == gpu]
-    if code:
-        members.append(_kernel_archive(plan.layout.distribution, gpu, code, folder))
+    code_objects = [code_object for code_object in plan.code_objects if processor(code_object.target) == gpu]
+    if code_objects:
+        members.append(_kernel_archive(plan.layout.distribution, gpu, code_objects, folder))
 
     copied_names = {name: name for name in plan.device_files.get(gpu, ())}
     copied_names.update(license_members(plan.members, plan.dist_info, spec.info))
@@ -219,7 +220,7 @@ def _write_device_wheel(
 def _kernel_archive(
     package: str,
     gpu: str,
-    code: Sequence[CodeObject],
+    code_objects: Sequence[CodeObject],
     folder: Path,
 ) -> Member:
     """Return the kernel archive of a target; all its variants share it, so no name holds their colon."""
@@ -227,7 +228,7 @@ def _kernel_archive(
     def write() -> Path:
         path = folder / f"{gpu}{kpack.SUFFIX}"
         kernels: list[tuple[kpack.Kernel, int]] = []
-        for code_object in code:
+        for code_object in code_objects:
             kernel = kpack.Kernel(
                 binary=code_object.binary(package), target=code_object.target, size=code_object.size
             )
@@ -238,13 +239,13 @@ def _kernel_archive(
                     stream,
                     package,
                     gpu,
-                    (code_object.read_zstd_frame() for code_object in code),
+                    (code_object.read_zstd_frame() for code_object in code_objects),
                     kernels,
                 )
             except kpack.KpackError as problem:
                 raise WheelError(f"{path.name}: {problem}.", hint="Build for fewer libraries.") from problem
         return path
 
-    size = sum(code_object.length for code_object in code)
+    size = sum(code_object.length for code_object in code_objects)
     name = f"{package}/{kpack.archive_name(package, gpu)}"
     return Member(name=name, source=DeferredFile(size=size, make=write))

@@ -80,18 +80,18 @@ def open_library(path: Path) -> Library:
 def take_apart(
     wheel: Path,
     scratch: Path,
-    search_paths: Mapping[str, Sequence[str]],
+    new_search_paths: Mapping[str, Sequence[str]],
 ) -> tuple[Mapping[str, Path], tuple[CodeObject, ...]]:
     """Read a fat wheel once, and put what the new wheels will be made of into a folder.
 
     Return its changed libraries, by member, and their device code.
 
-    Libraries among `search_paths` (by member) get that search path before anything else.
+    Libraries among `new_search_paths` (by member) get that search path before anything else.
     """
     package = parse_wheel_name(wheel.name).distribution
     jobs = os.cpu_count() or 1
     with ThreadPoolExecutor(jobs) as pool:
-        reader = _LibraryReader(package, scratch, search_paths, pool)
+        reader = _LibraryReader(package, scratch, new_search_paths, pool)
         tap = Tap(
             wanted=lambda _member, head: head.startswith(LIBRARY_MAGICS),
             inspect=reader.inspect,
@@ -124,7 +124,7 @@ class _LibraryReader:
         self,
         package: str,
         scratch: Path,
-        search_paths: Mapping[str, Sequence[str]],
+        new_search_paths: Mapping[str, Sequence[str]],
         pool: ThreadPoolExecutor,
     ) -> None:
         # Threads only add whole values to these.
@@ -134,7 +134,7 @@ class _LibraryReader:
         self.split_members: list[str] = []
         self._package = package
         self._scratch = scratch
-        self._search_paths = search_paths
+        self._new_search_paths = new_search_paths
         self._pool = pool
 
     def inspect(self, member: str, file: Path) -> None:
@@ -147,8 +147,8 @@ class _LibraryReader:
     def _take_apart(self, member: str, file: Path) -> None:
         scratch_name = hashlib.sha256(member.encode()).hexdigest()[:16]
         host_file = self._scratch / f"{scratch_name}.host"
-        if member in self._search_paths:
-            rpath.rewrite(file, self._search_paths[member])
+        if member in self._new_search_paths:
+            rpath.rewrite(file, self._new_search_paths[member])
 
         library = open_library(file)
         if library.is_split:
@@ -156,7 +156,7 @@ class _LibraryReader:
             return
         device_code = library.device_code()
         if device_code is None:
-            if member in self._search_paths:
+            if member in self._new_search_paths:
                 self.libraries[member] = file.rename(host_file)
             return
 

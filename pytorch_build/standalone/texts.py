@@ -83,14 +83,14 @@ def standalone_metadata(
     head, gap, description = content.decode().partition("\n\n")
     fields: list[str] = []
     for field in _METADATA_FIELD.findall(head):
-        fields += _standalone_field(field, version, licenses)
+        fields += _standalone_fields(field, version, licenses)
 
     text = "\n".join(fields)
     text += f"{gap}{description}" if gap else "\n"
     return text.encode()
 
 
-def _standalone_field(
+def _standalone_fields(
     field: str,
     version: str,
     licenses: Licenses,

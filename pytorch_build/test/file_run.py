@@ -168,7 +168,7 @@ def run_file(file: TestFile, settings: RunSettings, *, name: str | None = None) 
     all_results = [results for results_of_launcher in series for results in results_of_launcher]
     matched_rules: set[str] = set()
     for results in all_results:
-        for events in results.run.events:
+        for events in results.run.events_of_processes:
             matched_rules.update(name for name, tests in events.rules.items() if tests)
     if existing is None:
         existing = all_results[0].run.existing
@@ -295,7 +295,7 @@ class _Launcher:
         return ProcessRun(
             ending=ending,
             ended_at=time.time(),
-            events=_read_events(folder),
+            events_of_processes=_read_events(folder),
             output=process.tail(self.log, lines=_LOG_LINES),
         )
 
@@ -386,7 +386,7 @@ def _run_series(launcher: _Launcher) -> Sequence[Results]:
         all_results.append(results)
 
         # Upstream's runner goes on by itself.
-        if not results.broke_off or not run.unreached or file.runner != "pytest":
+        if not results.ended_early or not run.unreached or file.runner != "pytest":
             return all_results
         if len(all_results) > limits.restarts:
             console.warn(f"{file.file}: given up after {len(all_results)} processes that died.")

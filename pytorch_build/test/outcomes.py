@@ -44,13 +44,13 @@ class ProcessRun:
     Attributes:
         ending: How it ended.
         ended_at: When, in seconds since 1970.
-        events: What each pytest process in it wrote down; upstream's runner starts several.
+        events_of_processes: What each pytest process in it wrote down; upstream's runner starts several.
         output: The end of what it printed.
     """
 
     ending: Ending
     ended_at: float
-    events: Sequence[Events]
+    events_of_processes: Sequence[Events]
     output: str
 
     @property
@@ -58,7 +58,7 @@ class ProcessRun:
         """The tests that exist; None where none was collected."""
         existing: set[str] = set()
         has_collected = False
-        for events in self.events:
+        for events in self.events_of_processes:
             has_collected |= events.collected is not None
             existing |= events.existing
         return frozenset(existing) if has_collected else None
@@ -66,7 +66,7 @@ class ProcessRun:
     @property
     def could_collect(self) -> bool:
         """Whether the tests were collected, and nothing stood in the way."""
-        for events in self.events:
+        for events in self.events_of_processes:
             if any(result.outcome == "error" for result in events.results):
                 return False
         return self.existing is not None
@@ -75,18 +75,18 @@ class ProcessRun:
     def unreached(self) -> set[str]:
         """The tests that were about to run and never started."""
         unreached: set[str] = set()
-        for events in self.events:
+        for events in self.events_of_processes:
             unreached.update(events.unreached)
         return unreached
 
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """The results of a process; `broke_off` says whether it ended before pytest was done."""
+    """The results of a process; `ended_early` says whether it ended before pytest was done."""
 
     run: ProcessRun
     cases: tuple[Case, ...]
-    broke_off: bool = False
+    ended_early: bool = False
 
 
 def results_of(
@@ -97,21 +97,21 @@ def results_of(
     may_be_empty: bool,
 ) -> Results:
     """Return the results of one process of a test file, whose tests may take `test_seconds` each."""
-    cases = _cases_of_tests(file, run.events)
+    cases = _cases_of_tests(file, run.events_of_processes)
     failure = _failure_of_process(run, cases, test_seconds)
     if failure is not None:
-        running_tests = [events.running for events in run.events if events.running is not None]
-        test = running_tests[0] if running_tests else file
-        cases[test] = _case_of_failure(file, test, run, failure)
+        running_tests = [events.running for events in run.events_of_processes if events.running is not None]
+        failed_test = running_tests[0] if running_tests else file
+        cases[failed_test] = _case_of_failure(file, failed_test, run, failure)
         return Results(
             run=run,
             cases=tuple(cases.values()),
-            broke_off=True,
+            ended_early=True,
         )
 
-    repeated = _repeated_tests(run.events)
-    if repeated:
-        failure = _Failure("error", f"{some(repeated)} ended more than once")
+    repeated_tests = _repeated_tests(run.events_of_processes)
+    if repeated_tests:
+        failure = _Failure("error", f"{some(repeated_tests)} ended more than once")
     elif not cases and not may_be_empty:
         failure = _Failure("error", "no test ran")
     if failure is not None:
@@ -160,10 +160,10 @@ def explanation_by_rule(case: Case, rules: Mapping[str, AppliedRule]) -> str:
 # Results of tests
 
 
-def _cases_of_tests(file: str, processes: Sequence[Events]) -> dict[str, Case]:
+def _cases_of_tests(file: str, events_of_processes: Sequence[Events]) -> dict[str, Case]:
     """Return a result for each test; where upstream's runner ran one several times, the worst counts."""
     cases_of_test: dict[str, list[Case]] = {}
-    for events in processes:
+    for events in events_of_processes:
         attempts = [_case_of_attempt(file, result) for result in events.results if result.outcome != "unrun"]
         for case in last_attempts(attempts):
             cases_of_test.setdefault(case.test, []).append(case)
@@ -196,17 +196,17 @@ def _case_of_attempt(file: str, result: Ended) -> Case:
     )
 
 
-def _repeated_tests(processes: Sequence[Events]) -> list[str]:
+def _repeated_tests(events_of_processes: Sequence[Events]) -> list[str]:
     """Return the tests that ended more than once in one process although none was tried again."""
-    repeated: list[str] = []
-    for events in processes:
+    repeated_tests: list[str] = []
+    for events in events_of_processes:
         finished: set[str] = set()
         for result in events.results:
             if result.test in finished:
-                repeated.append(result.test)
+                repeated_tests.append(result.test)
             if result.outcome != "rerun":
                 finished.add(result.test)
-    return sorted(set(repeated))
+    return sorted(set(repeated_tests))
 
 
 # Results of processes
@@ -272,7 +272,7 @@ def _failure_of_pytest(status: int) -> _Failure:
 
 def _failure_of_running_test(run: ProcessRun, test_seconds: float) -> _Failure | None:
     """Return how the process ended in a test that had started; None where none had."""
-    for events in run.events:
+    for events in run.events_of_processes:
         if events.running is None:
             continue
         if run.ended_at - events.last_time >= test_seconds:

@@ -58,7 +58,7 @@ class Totals(Model, extra="ignore"):
         return self.tests - self.skipped - self.failed
 
     @model_validator(mode="after")
-    def _adds_up(self) -> Self:
+    def _require_consistent_counts(self) -> Self:
         if self.passed < 0:
             raise ValueError(f"more than all {self.tests} tests failed or were skipped")
         if self.unexplained > self.tests:

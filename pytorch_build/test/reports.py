@@ -35,9 +35,9 @@ from pytorch_build.test.results import (
     DEFAULT_CONFIG,
     EXISTING,
     LEFT_OUT,
-    Origin,
+    CellResults,
     Report,
-    Tested,
+    ReportOrigin,
     document_of,
     failure_line,
     gaps_of_files,
@@ -61,7 +61,7 @@ _MOST_FAILING = 200
 # What a test leaves
 
 
-def stage_name(origin: Origin, shard: Shard | None = None) -> str:
+def stage_name(origin: ReportOrigin, shard: Shard | None = None) -> str:
     """Name the stage in records: ``test_torch``, ``test_torch_distributed``, ``test_torch-2-of-6``."""
     config = origin.config.removeprefix(DEFAULT_CONFIG)
     suffix = f"_{config}" if config else ""
@@ -199,17 +199,17 @@ def _digests_of_reports(
 # The verdict
 
 
-def why_not(results: Sequence[Tested]) -> str:
+def why_not(results: Sequence[CellResults]) -> str:
     """Return why results are not a pass: a sentence, then some reasons, a line each; "" for a pass."""
     if not results:
         return "Tests: there is no result."
     problems: list[str] = []
     failures: list[str] = []
     total = 0
-    for tested in results:
-        problems += [f"{tested.origin}: {problem}" for problem in tested.problems]
-        failures += [failure_line(case) for case in tested.results if case.failing]
-        total += len(tested.cases)
+    for cell_results in results:
+        problems += [f"{cell_results.origin}: {problem}" for problem in cell_results.problems]
+        failures += [failure_line(case) for case in cell_results.results if case.failing]
+        total += len(cell_results.cases)
     reasons = [*problems, *failures]
     if not reasons:
         return ""
@@ -231,8 +231,8 @@ def require_passed(report: Report, *, hint: str = "") -> None:
     if report.shard is not None and not report.document.suites and not report.document.cases:
         console.say(f"{report.origin}, shard {report.shard}: other shards have all tests.")
         return
-    tested = merge_shards(report.origin, [replace(report, shard=None)])
-    sentence = why_not([tested])
+    cell_results = merge_shards(report.origin, [replace(report, shard=None)])
+    sentence = why_not([cell_results])
     if sentence:
         problem = CheckError(sentence, hint=hint)
         failed_case = next((case for case in report.document.cases if case.failing), None)
@@ -255,33 +255,33 @@ def require_passed(report: Report, *, hint: str = "") -> None:
 
 def record_of_shards(
     group_records: Sequence[Record],
-    tested: Tested,
+    cell_results: CellResults,
     *,
     store: Store,
     outputs: RunOutputs,
     artifact_group: str,
 ) -> Record:
     """Return the record of all shards of a stage, and file the merged report."""
-    shards = [Shard(index=index, count=tested.shards) for index in range(1, tested.shards + 1)]
-    stages = [stage_name(tested.origin, shard) for shard in shards]
-    names = {records.record_name(stage, tested.origin.cell) for stage in stages}
+    shards = [Shard(index=index, count=cell_results.shards) for index in range(1, cell_results.shards + 1)]
+    stages = [stage_name(cell_results.origin, shard) for shard in shards]
+    names = {records.record_name(stage, cell_results.origin.cell) for stage in stages}
     shard_records = [record for record in group_records if record.name in names]
     # It begins with the first shard, and takes what all took.
     merged = Record(
-        stage=stage_name(tested.origin),
+        stage=stage_name(cell_results.origin),
         run_id=outputs.run_id,
         platform=outputs.platform,
-        cell=tested.origin.cell,
+        cell=cell_results.origin.cell,
         started=min((record.started for record in shard_records), default=records.now()),
         seconds=round(sum(record.seconds for record in shard_records), 3),
     )
-    reason = why_not([tested])
+    reason = why_not([cell_results])
     if reason:
         failure = {
             "status": "failed",
             "exit_code": CheckError.exit_code,
             "error": reason,
-            "details": {**outcomes_of(tested.results), MERGED: tested.shards},
+            "details": {**outcomes_of(cell_results.results), MERGED: cell_results.shards},
         }
         return merged.model_copy(update=failure)
 
@@ -289,26 +289,26 @@ def record_of_shards(
     missing_stages = sorted(set(stages) - successes.keys())
     if missing_stages:
         raise CheckError(
-            f"{tested.origin}: there is no record of success of {', '.join(missing_stages)}.",
+            f"{cell_results.origin}: there is no record of success of {', '.join(missing_stages)}.",
             hint="Run that shard again.",
         )
-    inputs = _shared_inputs(tested.origin, list(successes.values()))
+    inputs = _shared_inputs(cell_results.origin, list(successes.values()))
     document = junit.Document(
-        cases=tested.results,
-        suites=tested.suites,
-        properties={MERGED: str(tested.shards), **tested.properties},
+        cases=cell_results.results,
+        suites=cell_results.suites,
+        properties={MERGED: str(cell_results.shards), **cell_results.properties},
     )
-    report = Report(origin=tested.origin, document=document)
+    report = Report(origin=cell_results.origin, document=document)
     report_details = put_report(store, outputs, artifact_group, report)
     success = {
         "inputs": inputs,
         "input_digest": files.digest_of(inputs),
-        "details": {**report_details, MERGED: tested.shards},
+        "details": {**report_details, MERGED: cell_results.shards},
     }
     return merged.model_copy(update=success)
 
 
-def _shared_inputs(origin: Origin, shard_records: Sequence[Record]) -> dict[str, Any]:
+def _shared_inputs(origin: ReportOrigin, shard_records: Sequence[Record]) -> dict[str, Any]:
     """Return the inputs that all shards have; they must agree in those that a promotion goes by."""
     first_inputs = shard_records[0].inputs
     inputs: dict[str, Any] = {}
@@ -350,7 +350,7 @@ def reports_in_folder(folder: Path) -> Sequence[Report]:
             filename = path.relative_to(folder).as_posix()
             report = report_of(
                 junit.read_file(path),
-                Origin(folder=filename.rpartition("/")[0]),
+                ReportOrigin(folder=filename.rpartition("/")[0]),
                 filename=filename,
             )
             reports.append(report)
@@ -388,7 +388,7 @@ def read_reports(
 ) -> Sequence[Report]:
     """Read the reports of a group of a run, whose records are known."""
     # ROCm's reports do not say what they are about; their records do.
-    origins: dict[str, Origin] = {}
+    origins: dict[str, ReportOrigin] = {}
     for record in _records_of_tests(group_records):
         report = read_details(record).report
         stem = records.record_name(record.stage.removeprefix(STAGE_PREFIX), record.cell)
@@ -397,7 +397,7 @@ def read_reports(
 
     def read_report(key: str) -> Report:
         name = key.rpartition("/")[2]
-        unknown_origin = Origin(
+        unknown_origin = ReportOrigin(
             gpu_family=artifact_group,
             folder=name.removesuffix(".xml"),
         )
@@ -433,12 +433,12 @@ def _origin_of(
     record: Record,
     artifact_group: str,
     outputs: RunOutputs,
-) -> Origin:
+) -> ReportOrigin:
     config = read_inputs(record).config.removeprefix(DEFAULT_CONFIG)
     stage = record.stage.partition("-")[0]
     if config:
         stage = stage.removesuffix(f"_{config}")
-    origin = Origin.of(
+    origin = ReportOrigin.of(
         stage,
         record.cell,
         config=config,
@@ -448,46 +448,46 @@ def _origin_of(
 
 
 def check_records(
-    results: Iterable[Tested],
+    results: Iterable[CellResults],
     group_records: Sequence[Record],
     *,
     store: Store,
     outputs: RunOutputs,
     artifact_group: str,
-) -> tuple[Tested, ...]:
+) -> tuple[CellResults, ...]:
     """Add what records know and reports do not: failures without a report, changed reports, other bytes."""
-    by_origin = {tested.origin: tested for tested in results}
+    by_origin = {cell_results.origin: cell_results for cell_results in results}
     digest_of = _digests_of_reports(store, outputs, artifact_group)
-    problems: dict[Origin, list[str]] = defaultdict(list)
-    recorded_origins: set[Origin] = set()
+    problems: dict[ReportOrigin, list[str]] = defaultdict(list)
+    recorded_origins: set[ReportOrigin] = set()
     for record in _records_of_tests(records.latest(group_records)):
         origin = _origin_of(record, artifact_group, outputs)
         recorded_origins.add(origin)
-        tested = by_origin.setdefault(origin, Tested(origin=origin, shards=0))
-        problem = _problem_of(record, tested, group_records, digest_of)
+        cell_results = by_origin.setdefault(origin, CellResults(origin=origin, shards=0))
+        problem = _problem_of(record, cell_results, group_records, digest_of)
         if problem:
             problems[origin].append(problem)
 
-    checked_results: list[Tested] = []
+    checked_results: list[CellResults] = []
     for origin in sorted(by_origin):
-        tested = by_origin[origin]
+        cell_results = by_origin[origin]
         if origin not in recorded_origins:
             problems[origin].insert(0, "no record says which wheels its report is about")
-        all_problems = (*tested.problems, *problems[origin])
-        checked_results.append(replace(tested, problems=all_problems))
+        all_problems = (*cell_results.problems, *problems[origin])
+        checked_results.append(replace(cell_results, problems=all_problems))
     return tuple(checked_results)
 
 
 def _problem_of(
     record: Record,
-    tested: Tested,
+    cell_results: CellResults,
     group_records: Sequence[Record],
     digest_of: Callable[[str], str | None],
 ) -> str:
     """Return what a record adds to the results; "" where it adds nothing."""
     if record.status == "failed":
         # Results with a failure show it already.
-        is_shown = not tested.passed and tested.cases
+        is_shown = not cell_results.passed and cell_results.cases
         return "" if is_shown else f"{record.stage} failed: {record.error or 'no error message'}"
     difference = why_report_differs(read_details(record), digest_of)
     if difference:
@@ -495,14 +495,16 @@ def _problem_of(
     return why_out_of_date(record, group_records)
 
 
-def require_expected(results: Sequence[Tested], expected_names: Iterable[str]) -> tuple[Tested, ...]:
+def require_expected(
+    results: Sequence[CellResults], expected_names: Iterable[str]
+) -> tuple[CellResults, ...]:
     """Add what was expected and is missing, as a problem of its own."""
     all_results = list(results)
-    known_names = {tested.origin.name for tested in results}
+    known_names = {cell_results.origin.name for cell_results in results}
     for name in expected_names:
         if name not in known_names:
-            missing_result = Tested(
-                origin=Origin(folder=name),
+            missing_result = CellResults(
+                origin=ReportOrigin(folder=name),
                 problems=("there is no report",),
                 shards=0,
             )

@@ -32,7 +32,7 @@ LEFT_OUT = "left_out"
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
-class Origin:
+class ReportOrigin:
     """What was tested, by which stage, where; "" for what a report does not contain."""
 
     stage: str = ""
@@ -63,7 +63,7 @@ class Origin:
         *,
         config: str,
         run_id: str,
-    ) -> Origin:
+    ) -> ReportOrigin:
         """Return that of a stage on a cell."""
         return cls(
             stage=stage,
@@ -94,21 +94,21 @@ class Origin:
 
 
 # The properties of a report that say what it is about.
-_ORIGIN_PROPERTIES = tuple(field.name for field in fields(Origin) if field.name != "folder")
+_ORIGIN_PROPERTIES = tuple(field.name for field in fields(ReportOrigin) if field.name != "folder")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """What one shard, or a stage without shards, reported."""
 
-    origin: Origin
+    origin: ReportOrigin
     document: Document
     shard: Shard | None = None
     filename: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tested:
+class CellResults:
     """All results of a stage on one cell.
 
     Attributes:
@@ -121,7 +121,7 @@ class Tested:
         shards: How many shards there were to be.
     """
 
-    origin: Origin
+    origin: ReportOrigin
     cases: tuple[tuple[Case, str], ...] = ()
     problems: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -193,7 +193,7 @@ def failure_line(case: Case) -> str:
 
 def report_of(
     document: Document,
-    known_origin: Origin,
+    known_origin: ReportOrigin,
     *,
     filename: str = "",
 ) -> Report:
@@ -219,7 +219,7 @@ def report_of(
     )
 
 
-def _origin_by_properties(properties: Mapping[str, str], known_origin: Origin) -> Origin:
+def _origin_by_properties(properties: Mapping[str, str], known_origin: ReportOrigin) -> ReportOrigin:
     origin = known_origin
     # A report that names no stage is ROCm's, whose `python` is a whole version.
     if properties.get("stage"):
@@ -243,27 +243,27 @@ def document_of(report: Report) -> Document:
     return replace(report.document, properties=properties)
 
 
-def merge_reports(reports: Iterable[Report]) -> tuple[Tested, ...]:
+def merge_reports(reports: Iterable[Report]) -> tuple[CellResults, ...]:
     """Return the results of reports, by what they are about, sorted."""
-    reports_of: dict[Origin, list[Report]] = defaultdict(list)
+    reports_of: dict[ReportOrigin, list[Report]] = defaultdict(list)
     for report in reports:
         reports_of[report.origin].append(report)
 
-    merged_results: list[Tested] = []
+    merged_results: list[CellResults] = []
     for origin in sorted(reports_of):
-        tested = merge_shards(origin, reports_of[origin])
+        cell_results = merge_shards(origin, reports_of[origin])
         documents = [report.document for report in reports_of[origin]]
         # The files that were to run and the tests that exist, compared with the results of all shards.
         gaps = [*gaps_of_files(documents), *_gaps_of_tests(documents)]
-        unexplained = unexplained_cases(tested.results, tested.properties)
+        unexplained = unexplained_cases(cell_results.results, cell_results.properties)
         if unexplained:
             example = failure_line(unexplained[0])
             gaps.append(f"{len(unexplained)} tests were {UNEXPLAINED}, such as {example}")
-        merged_results.append(replace(tested, problems=(*tested.problems, *gaps)))
+        merged_results.append(replace(cell_results, problems=(*cell_results.problems, *gaps)))
     return tuple(merged_results)
 
 
-def merge_shards(origin: Origin, reports: Sequence[Report]) -> Tested:
+def merge_shards(origin: ReportOrigin, reports: Sequence[Report]) -> CellResults:
     """Return the results of the shards of one origin, whatever else there is to test."""
     by_shard: dict[Shard | None, list[Report]] = defaultdict(list)
     for report in sorted(reports, key=lambda report: (report.document.timestamp, report.filename)):
@@ -297,7 +297,7 @@ def merge_shards(origin: Origin, reports: Sequence[Report]) -> Tested:
         *_shard_problems(by_shard),
         *_problems_of_repeated_tests(cases),
     ]
-    tested = Tested(
+    cell_results = CellResults(
         origin=origin,
         cases=tuple(cases),
         seconds=seconds,
@@ -306,8 +306,8 @@ def merge_shards(origin: Origin, reports: Sequence[Report]) -> Tested:
         shards=shard_count,
     )
     if not problems:
-        problems += _problems_of_outcomes(tested.results)
-    return replace(tested, problems=tuple(dict.fromkeys(problems)))
+        problems += _problems_of_outcomes(cell_results.results)
+    return replace(cell_results, problems=tuple(dict.fromkeys(problems)))
 
 
 def _shard_order(shard: Shard | None) -> tuple[int, int]:

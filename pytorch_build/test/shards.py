@@ -4,8 +4,8 @@ A plan is pure and deterministic: the same files, durations and number of shards
 machine. Files go where the time stays shortest, longest first. They are not divided: of PyTorch's own files
 the longest have one class each, and dividing the others made no longest shard shorter.
 
-All shards of a run must read the same durations, or files would run twice or never: `for_run` keeps the ones
-that the first shard found among the run's outputs.
+All shards of a run must read the same durations, or files would run twice or never: `durations_for_run`
+keeps the ones that the first shard found among the run's outputs.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def latest_key(
     return f"{outputs.external_repo}test-durations/{outputs.platform}/{artifact_group}/{config}.json"
 
 
-def for_run(
+def durations_for_run(
     store: Store,
     outputs: RunOutputs,
     artifact_group: str,

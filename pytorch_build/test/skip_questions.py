@@ -48,7 +48,7 @@ class SkipRequest:
         python_version: The version of the target's Python; None for that of `common.python`.
         torch_version: The version of torch; None for that of `common.python`, or of the run.
         config: The configuration of upstream's tests.
-        is_complete: List rules that do not apply, too.
+        lists_all_rules: Whether rules that do not apply are listed, too.
     """
 
     question: Question
@@ -59,7 +59,7 @@ class SkipRequest:
     python_version: str | None
     torch_version: str | None
     config: str
-    is_complete: bool
+    lists_all_rules: bool
 
 
 def answer(request: SkipRequest) -> None:
@@ -79,7 +79,7 @@ def answer(request: SkipRequest) -> None:
     )
     match request.question:
         case "list":
-            _list(rule_statuses, is_complete=request.is_complete)
+            _list(rule_statuses, lists_all_rules=request.lists_all_rules)
         case "explain":
             for test in request.tests:
                 console.result("\n".join(explanation(test, rule_statuses)))
@@ -145,7 +145,7 @@ def _torch_of(selection: Context) -> str:
     )
 
 
-def _list(rule_statuses: Sequence[RuleStatus], *, is_complete: bool) -> None:
+def _list(rule_statuses: Sequence[RuleStatus], *, lists_all_rules: bool) -> None:
     """Print the rules that apply, or all, each with its tests and why it does not apply."""
     lines: list[str] = []
     rule_count = 0
@@ -155,7 +155,7 @@ def _list(rule_statuses: Sequence[RuleStatus], *, is_complete: bool) -> None:
         if rule_status.applies:
             rule_count += 1
             test_count += len(tests)
-        if rule_status.applies or is_complete:
+        if rule_status.applies or lists_all_rules:
             lines.append(f"{rule_status.rule.name}: {_describe(rule_status)}")
             lines += [f"    does not apply: {reason}" for reason in rule_status.unmet]
             lines += [f"    {test}" for test in tests]

@@ -150,8 +150,8 @@ class Rule:
         """Whether its last day has passed."""
         return self.table.expires is not None and self.table.expires < today
 
-    def applied(self) -> AppliedRule:
-        """Return it as the plugin takes it, whatever its conditions say."""
+    def to_applied_rule(self) -> AppliedRule:
+        """Return the rule as the plugin takes it, whatever its conditions say."""
         table = self.table
         reason = table.reason
         if table.issue:
@@ -317,13 +317,13 @@ def apply_rules(
     today: dt.date,
 ) -> tuple[AppliedRule, ...]:
     """Return the rules that apply, as the plugin takes them; refuse expired ones."""
-    applied: list[AppliedRule] = []
+    applied_rules: list[AppliedRule] = []
     sentences: list[str] = []
     for rule_status in judge_rules(rules, tested, today):
         if not rule_status.applies:
             continue
         rule = rule_status.rule
-        applied.append(rule.applied())
+        applied_rules.append(rule.to_applied_rule())
         if rule_status.expired:
             sentences.append(f"{rule.file}: {rule.name} expired on {rule.table.expires}: {rule.table.reason}")
     if sentences:
@@ -331,4 +331,4 @@ def apply_rules(
             "\n".join(sentences),
             hint="Remove it and see whether its tests pass now, or give it a reason to stay and a later day.",
         )
-    return tuple(applied)
+    return tuple(applied_rules)

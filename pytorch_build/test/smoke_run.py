@@ -22,7 +22,7 @@ from core.junit import Case, Document, Suite, counts
 from pytorch_build.components import component_of
 from pytorch_build.test import plugin, reports
 from pytorch_build.test.outcomes import ProcessRun, results_of
-from pytorch_build.test.results import EXISTING, MAY_SKIP, Origin, Report
+from pytorch_build.test.results import EXISTING, MAY_SKIP, Report, ReportOrigin
 from pytorch_build.test.summary import list_outcomes
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def run_smoke_tests(run: SmokeRun) -> Mapping[str, Any]:
             continue
         reason = ""
         if case.outcome == "skipped":
-            reason = _known_reason(case.line, context, versions)
+            reason = _find_skip_reason(case.line, context, versions)
         cases.append(replace(case, file=case.test.partition("::")[0], rule=reason))
 
     report = _report_of(run, cases, collection)
@@ -195,7 +195,7 @@ def _run_pytest(
     return ProcessRun(
         ending=ending,
         ended_at=time.time(),
-        events=plugin.read_events(folder),
+        events_of_processes=plugin.read_events(folder),
         output="",
     )
 
@@ -219,7 +219,7 @@ def _report_of(
             properties[EXISTING] = str(count)
         suites[file] = Suite(seconds=seconds[file], properties=properties)
 
-    origin = Origin.of(
+    origin = ReportOrigin.of(
         "test_smoke",
         run.context.cell(run.target.tag),
         config="",
@@ -233,24 +233,24 @@ def _report_of(
     return Report(origin=origin, document=document)
 
 
-def _known_reason(
-    line: str,
+def _find_skip_reason(
+    message: str,
     context: Context,
     versions: Mapping[str, str],
 ) -> str:
-    """Return the name of the known reason for which a test may skip itself here; "" where there is none."""
-    conditions = {
+    """Return the name of the known reason in a skipped test's message; "" where none holds here."""
+    holds_here = {
         "no-gpu": not context.ref.has_gpu_code or not context.gpu,
         "no-rocm": "rocm" not in versions,
         "sample": not context.ref.has_full_size,
         "windows": context.common.outputs.platform == "windows",
     }
-    for name, pattern in read_toml(REASONS_FILE).items():
-        match = re.fullmatch(pattern, line)
+    for reason_name, pattern in read_toml(REASONS_FILE).items():
+        match = re.fullmatch(pattern, message)
         if match is None:
             continue
-        if name == "absent":
-            conditions[name] = match["name"] not in versions
-        if conditions[name]:
-            return name
+        if reason_name == "absent":
+            holds_here[reason_name] = match["name"] not in versions
+        if holds_here[reason_name]:
+            return reason_name
     return ""

@@ -15,7 +15,7 @@ from core.data import Model
 from core.junit import FAILING, OUTCOMES, Case, clean, counts
 from core.run import LOCAL_RUN
 from core.run.job_files import table, text
-from pytorch_build.test.results import DEFAULT_CONFIG, Origin, Tested
+from pytorch_build.test.results import DEFAULT_CONFIG, CellResults, ReportOrigin
 
 MOST_FAILURES = 300
 MOST_LISTED = 50
@@ -74,22 +74,22 @@ class ReportData(Model):
     tests: tuple[GroupEntry, ...]
 
 
-def report_data(run_id: str, results: Sequence[Tested]) -> ReportData:
+def report_data(run_id: str, results: Sequence[CellResults]) -> ReportData:
     """Return all results of a run as data."""
     return ReportData(
         run_id=run_id,
-        passed=bool(results) and all(tested.passed for tested in results),
+        passed=bool(results) and all(cell_results.passed for cell_results in results),
         tests=tuple(map(_group_entry, results)),
     )
 
 
-def _group_entry(tested: Tested) -> GroupEntry:
-    origin = tested.origin
+def _group_entry(cell_results: CellResults) -> GroupEntry:
+    origin = cell_results.origin
     failures: list[CaseEntry] = []
     flaky: list[CaseEntry] = []
     skipped: dict[str, str] = {}
     timed_cases: list[Case] = []
-    for case, shard in tested.cases:
+    for case, shard in cell_results.cases:
         if case.failing:
             failures.append(_case_entry(origin, case, shard))
         elif case.outcome == "flaky":
@@ -109,11 +109,11 @@ def _group_entry(tested: Tested) -> GroupEntry:
         gpu_family=origin.gpu_family,
         config=origin.config,
         run_id=origin.run_id,
-        passed=tested.passed,
-        shards=tested.shards,
-        seconds=round(tested.seconds, 3),
-        totals=tested.counts,
-        problems=tested.problems,
+        passed=cell_results.passed,
+        shards=cell_results.shards,
+        seconds=round(cell_results.seconds, 3),
+        totals=cell_results.counts,
+        problems=cell_results.problems,
         failures=tuple(failures),
         flaky=tuple(flaky),
         slowest=tuple(slowest),
@@ -122,7 +122,7 @@ def _group_entry(tested: Tested) -> GroupEntry:
 
 
 def _case_entry(
-    origin: Origin,
+    origin: ReportOrigin,
     case: Case,
     shard: str,
 ) -> CaseEntry:
@@ -145,7 +145,7 @@ def _case_entry(
 # --- Commands that run a failure again -------------------------------------------------------
 
 
-def repeating_command(origin: Origin, case: Case) -> str:
+def repeating_command(origin: ReportOrigin, case: Case) -> str:
     """Return the command that runs a failed test again, on the same wheels; "" where there is none."""
     if origin.stage not in {"test_torch", "test_smoke", "test_rocm"}:
         return ""
@@ -165,7 +165,7 @@ def repeating_command(origin: Origin, case: Case) -> str:
     return shlex.join(command)
 
 
-def _repeating_options(origin: Origin, case: Case) -> dict[str, str]:
+def _repeating_options(origin: ReportOrigin, case: Case) -> dict[str, str]:
     """Return the options that lead to a test; "" for what need not be said."""
     options = {
         "--run-id": "" if origin.run_id == LOCAL_RUN else origin.run_id,
@@ -196,17 +196,17 @@ def expression(case: Case) -> str:
 # --- Markdown --------------------------------------------------------------------------------
 
 
-def markdown(results: Sequence[Tested], *, title: str) -> str:
+def markdown(results: Sequence[CellResults], *, title: str) -> str:
     """Return the page: the verdict, totals, problems, failures and flaky tests."""
     problems: list[str] = []
     failures: list[str] = []
     flaky_rows: list[Sequence[str]] = []
-    for tested in results:
-        origin = text(str(tested.origin))
-        problems += [f"- {origin}: {text(clean(problem))}" for problem in tested.problems]
-        for case, shard in tested.cases:
+    for cell_results in results:
+        origin = text(str(cell_results.origin))
+        problems += [f"- {origin}: {text(clean(problem))}" for problem in cell_results.problems]
+        for case, shard in cell_results.cases:
             if case.failing:
-                failures.append(_failure_item(tested.origin, case, shard))
+                failures.append(_failure_item(cell_results.origin, case, shard))
             elif case.outcome == "flaky":
                 # A table's bars are looked for first, so code may hold none.
                 name = as_code(case.test).replace("|", r"\|")
@@ -245,13 +245,13 @@ def list_outcomes(totals: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {outcome}" for outcome, count in totals.items() if count)
 
 
-def verdict(results: Sequence[Tested]) -> str:
+def verdict(results: Sequence[CellResults]) -> str:
     """Summarize in a few words how the tests went."""
     cases: list[Case] = []
     problem_count = 0
-    for tested in results:
-        cases += [case for case, _shard in tested.cases]
-        problem_count += len(tested.problems)
+    for cell_results in results:
+        cases += [case for case, _shard in cell_results.cases]
+        problem_count += len(cell_results.problems)
     totals = counts(cases)
 
     failing_totals: dict[str, int] = {}
@@ -275,30 +275,30 @@ def verdict(results: Sequence[Tested]) -> str:
     return ", ".join(parts)
 
 
-def _totals_table(results: Sequence[Tested]) -> str:
+def _totals_table(results: Sequence[CellResults]) -> str:
     """Return a table with a row for each stage and cell, without columns of outcomes that did not occur."""
     totals: Counter[str] = Counter()
-    for tested in results:
-        totals.update(tested.counts)
+    for cell_results in results:
+        totals.update(cell_results.counts)
     outcomes = [outcome for outcome in OUTCOMES if totals[outcome]]
     if not outcomes:
         outcomes = ["passed"]
 
     rows: list[Sequence[str]] = []
-    for tested in results:
-        name = str(tested.origin)
-        if tested.shards > 1:
-            name += f" ({tested.shards} shards)"
+    for cell_results in results:
+        name = str(cell_results.origin)
+        if cell_results.shards > 1:
+            name += f" ({cell_results.shards} shards)"
         row = [text(name)]
-        row += [str(tested.counts[outcome]) for outcome in outcomes]
-        row.append(console.duration(tested.seconds))
-        row.append("passed" if tested.passed else "**failed**")
+        row += [str(cell_results.counts[outcome]) for outcome in outcomes]
+        row.append(console.duration(cell_results.seconds))
+        row.append("passed" if cell_results.passed else "**failed**")
         rows.append(row)
     return table(("tests", *outcomes, "time", "result"), rows)
 
 
 def _failure_item(
-    origin: Origin,
+    origin: ReportOrigin,
     case: Case,
     shard: str,
 ) -> str:

@@ -18,7 +18,7 @@ from core.junit import Case, Document, Suite, counts
 from core.run import records
 from core.run.stage import Stage, StageResult, look, perform
 from pytorch_build.test import file_run, plugin, reports, shards, skip_rules, upstream_tests
-from pytorch_build.test.results import DEFAULT_CONFIG, EXISTING, FILES, MAY_SKIP, Origin, Report
+from pytorch_build.test.results import DEFAULT_CONFIG, EXISTING, FILES, MAY_SKIP, Report, ReportOrigin
 from pytorch_build.test.summary import expression
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def perform_tests(
     inputs: Mapping[str, Any],
 ) -> None:
     """Run a shard, keep its report, logs and record; do nothing where the same was tested before."""
-    shard_run = _shard_run(bench, request)
+    shard_run = _prepare_shard_run(bench, request)
     perform(
         reports.unless_incomplete(shard_run.stage),
         {**inputs, **_recorded_inputs(shard_run)},
@@ -146,7 +146,7 @@ def look_at_tests(
     inputs: Mapping[str, Any],
 ) -> Status:
     """Return whether a shard has to be run. Nothing is changed."""
-    shard_run = _shard_run(bench, request)
+    shard_run = _prepare_shard_run(bench, request)
     stage = reports.unless_incomplete(shard_run.stage)
     return look(stage, {**inputs, **_recorded_inputs(shard_run)})
 
@@ -172,7 +172,7 @@ class _ShardRun:
 
     bench: Bench
     request: TorchTests
-    origin: Origin
+    origin: ReportOrigin
     stage: Stage
     rules: Sequence[Rule]
     applied_rules: Sequence[tuple[AppliedRule, ...]]
@@ -181,8 +181,8 @@ class _ShardRun:
     plan: shards.Plan
 
 
-def _shard_run(bench: Bench, request: TorchTests) -> _ShardRun:
-    """Decide what runs; refuse what cannot work."""
+def _prepare_shard_run(bench: Bench, request: TorchTests) -> _ShardRun:
+    """Return what a shard is to run; refuse what cannot work."""
     upstream_tests.require_match(
         bench.torch,
         bench.tests,
@@ -196,20 +196,20 @@ def _shard_run(bench: Bench, request: TorchTests) -> _ShardRun:
     context = bench.context
     common = context.common
     cell = context.cell(bench.target.tag)
-    origin = Origin.of(
+    origin = ReportOrigin.of(
         "test_torch",
         cell,
         config=request.config,
         run_id=common.outputs.run_id,
     )
-    durations = shards.for_run(
+    durations = shards.durations_for_run(
         common.open_store(),
         common.outputs,
         context.artifact_group,
         request.config,
     )
     rules = skip_rules.load(request.skips)
-    unselected = replace(
+    unrestricted_request = replace(
         request,
         include=(),
         exclude=(),
@@ -228,7 +228,7 @@ def _shard_run(bench: Bench, request: TorchTests) -> _ShardRun:
         rules=rules,
         applied_rules=_apply_rules(bench, request, rules),
         test_files=test_files,
-        required_files=_choose_files(bench, unselected),
+        required_files=_choose_files(bench, unrestricted_request),
         plan=shards.plan(
             test_files,
             durations,

@@ -28,7 +28,7 @@ from pytorch_build.sdk import RocmOptions, add_rocm_options, rocm_options_from
 from rocm_packaging.origin import INDEXES_FILE, release_indexes
 
 if TYPE_CHECKING:
-    from pytorch_build.lock.source_lock import Kind, SourceLock
+    from pytorch_build.lock.source_lock import SourceLock, WheelKind
 
 _COLUMNS = ("project", "commit", "version", "from")
 _NEEDS_FAMILY = "depends on --gpu-family"
@@ -116,7 +116,7 @@ def _resolve(
         options,
         # The local run's lock is resolved anew; any other run's once.
         update=not context.common.outputs.immutable,
-        explicit=_parse_project_refs(arguments.at),
+        explicit_refs=_parse_project_refs(arguments.at),
         require_related_commit=arguments.require_related_commit,
         mirrors=mirrors_from(arguments),
         planned_refs=planned_refs,
@@ -139,7 +139,7 @@ def _lacks_family(context: Context) -> bool:
     return not (context.gpu or context.common.gpu_family or context.ref.default_family)
 
 
-def rows_of(lock: SourceLock, kind: Kind | None) -> Sequence[tuple[str, str, str, str]]:
+def rows_of(lock: SourceLock, kind: WheelKind | None) -> Sequence[tuple[str, str, str, str]]:
     """Return a row for each project: name, short commit, the version to come, where it comes from.
 
     Without a kind the versions say that they need a GPU family.

@@ -13,7 +13,7 @@ from core.run import RunOutputs, records
 from core.run.records import Record
 from core.stores import Store
 from pytorch_build.test import reports, results, shards, summary
-from pytorch_build.test.results import Report, Tested
+from pytorch_build.test.results import CellResults, Report
 
 _MOST_FAILURES = 20
 
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Read, merge, print, judge."""
     common = common_from(arguments)
     groups: list[TestedGroup] = []
-    results_read: list[Tested] = []
+    results_read: list[CellResults] = []
     if arguments.input_dir:
         folder: Path = arguments.input_dir
         results_read += results.merge_reports(reports.reports_in_folder(folder))
@@ -90,7 +90,7 @@ class TestedGroup:
     name: str
     records: Sequence[Record]
     reports: Sequence[Report]
-    results: Sequence[Tested]
+    results: Sequence[CellResults]
 
 
 def read_group(common: Common, artifact_group: str) -> TestedGroup:
@@ -129,11 +129,11 @@ def _file_results(
     if keep_durations:
         _record_durations(store, outputs, group)
 
-    for tested in group.results:
-        if tested.shards > 1 and tested.origin.stage:
+    for cell_results in group.results:
+        if cell_results.shards > 1 and cell_results.origin.stage:
             record = reports.record_of_shards(
                 group.records,
-                tested,
+                cell_results,
                 store=store,
                 outputs=outputs,
                 artifact_group=group.name,
@@ -157,13 +157,13 @@ def _record_durations(
         shards.record_durations(store, outputs, group.name, config, durations)
 
 
-def _report_as_json(run_id: str, all_results: Sequence[Tested]) -> str:
+def _report_as_json(run_id: str, all_results: Sequence[CellResults]) -> str:
     data = summary.report_data(run_id, all_results)
     return f"{data.model_dump_json(indent=1)}\n"
 
 
 def _show(
-    all_results: Sequence[Tested],
+    all_results: Sequence[CellResults],
     title: str,
     arguments: argparse.Namespace,
     run_id: str,
@@ -171,11 +171,11 @@ def _show(
     """Print the results, and write them where the options say."""
     columns = ("tests", "shards", "results", "time", "verdict")
     rows: list[tuple[str, ...]] = []
-    for tested in all_results:
-        outcomes = summary.list_outcomes(tested.counts)
-        verdict = "passed" if tested.passed else "failed"
-        time = console.duration(tested.seconds)
-        rows.append((str(tested.origin), str(tested.shards), outcomes, time, verdict))
+    for cell_results in all_results:
+        outcomes = summary.list_outcomes(cell_results.counts)
+        verdict = "passed" if cell_results.passed else "failed"
+        time = console.duration(cell_results.seconds)
+        rows.append((str(cell_results.origin), str(cell_results.shards), outcomes, time, verdict))
     console.table(columns, rows, title=title)
     markdown = summary.markdown(all_results, title=title)
     console.summary(markdown)
@@ -186,12 +186,14 @@ def _show(
     _print_failures(all_results)
 
 
-def _print_failures(all_results: Sequence[Tested]) -> None:
+def _print_failures(all_results: Sequence[CellResults]) -> None:
     """Print all problems, and as many failures as a reader will look at, each with its command."""
-    for tested in all_results:
-        for problem in tested.problems:
-            console.error(f"{tested.origin}: {problem}")
-    failures = [(tested.origin, case) for tested in all_results for case, _shard in tested.failing]
+    for cell_results in all_results:
+        for problem in cell_results.problems:
+            console.error(f"{cell_results.origin}: {problem}")
+    failures = [
+        (cell_results.origin, case) for cell_results in all_results for case, _shard in cell_results.failing
+    ]
     for origin, case in failures[:_MOST_FAILURES]:
         console.say(results.failure_line(case))
         command = summary.repeating_command(origin, case)

@@ -212,7 +212,7 @@ def run(arguments: argparse.Namespace) -> None:
             python_version=arguments.python_version,
             torch_version=arguments.version or None,
             config=arguments.config,
-            is_complete=arguments.all,
+            lists_all_rules=arguments.all,
         )
         skip_questions.answer(request)
         return
@@ -306,24 +306,24 @@ def _request(arguments: argparse.Namespace) -> TorchTests:
         other_gpu=arguments.other_gpu,
         workers=arguments.workers,
         skips=tuple(path.resolve() for path in arguments.skips),
-        limits=_limits(arguments),
+        limits=_limits_from(arguments),
         mirrors=mirrors_from(arguments),
     )
 
 
-def _limits(arguments: argparse.Namespace) -> LimitsTable:
+def _limits_from(arguments: argparse.Namespace) -> LimitsTable:
     """Return the limits of the data, with those that were given in their places."""
-    given_limits = {
+    limit_options = {
         "--test-timeout": ("test_seconds", arguments.test_timeout),
         "--file-timeout": ("file_seconds", arguments.file_timeout),
     }
     changes: dict[str, float] = {}
-    for option, (name, seconds) in given_limits.items():
+    for option, (field, seconds) in limit_options.items():
         if seconds is None:
             continue
         if seconds <= 0:
             raise UsageError(f"{option} {seconds:g} is not a limit.")
-        changes[name] = seconds
+        changes[field] = seconds
     return upstream_tests.load().limits.model_copy(update=changes)
 
 

@@ -186,7 +186,7 @@ def digests_in(folder: Path) -> dict[str, str]:
 def test_sets_search_paths_as_it_splits(fat: Path, library: Path, tmp_path: Path) -> None:
     search_path = ("$ORIGIN/../../_rocm_sdk_core/lib",)
 
-    wheels = split_wheel(fat, tmp_path, search_paths={"torch/lib/libtorch_hip.so": search_path})
+    wheels = split_wheel(fat, tmp_path, new_search_paths={"torch/lib/libtorch_hip.so": search_path})
 
     host = unpack(wheels[0], "torch/lib/libtorch_hip.so", tmp_path)
     facts = elf.read(host)
@@ -202,7 +202,7 @@ def test_one_write_makes_the_same_wheels_as_two(library: Path, tmp_path: Path) -
     folders = rocm_folders("split", "")
 
     search_paths = find_search_paths(fat_wheel, folders)
-    at_once = split_wheel(fat_wheel, tmp_path / "at once", search_paths=search_paths, epoch=EPOCH)
+    at_once = split_wheel(fat_wheel, tmp_path / "at once", new_search_paths=search_paths, epoch=EPOCH)
     patched_wheel = set_search_paths(fat_wheel, folders, epoch=EPOCH)
     in_two_steps = split_wheel(patched_wheel, tmp_path / "two steps")
 
@@ -265,7 +265,7 @@ def test_refuses_a_broken_archive(fat: Path, tmp_path: Path) -> None:
 def test_refuses_parts_that_are_not_the_whole(
     fat: Path, parts: tuple[Path, ...], tmp_path: Path, positions: tuple[int, ...], name: str
 ) -> None:
-    code = plan_split(fat, tmp_path).code
+    code = plan_split(fat, tmp_path).code_objects
     require_whole(fat, parts, code)
 
     with pytest.raises(CheckError) as raised:

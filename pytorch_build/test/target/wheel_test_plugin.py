@@ -98,7 +98,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(plugin, "wheel-tests")
 
 
-class Events:
+class EventWriter:
     """Writes JSON lines, each flushed before the next thing happens."""
 
     def __init__(self, folder: Path) -> None:
@@ -167,8 +167,8 @@ class WheelTests:
             self._taken[rule.name] = []
         self._attempts: dict[str, Attempt] = {}
         self._attempt_numbers: dict[str, int] = {}
-        self._relative_path = lru_cache(maxsize=None)(self._path_in_root)
-        self._events = Events(Path(settings["events"]))
+        self._cached_path_in_root = lru_cache(maxsize=None)(self._path_in_root)
+        self._events = EventWriter(Path(settings["events"]))
 
     # First, so that the rules see what -k and -m deselect afterwards.
     @pytest.hookimpl(tryfirst=True)
@@ -177,7 +177,7 @@ class WheelTests:
         kept: list[pytest.Item] = []
         excluded: list[pytest.Item] = []
         for item in items:
-            test = self._id(item.nodeid)
+            test = self._test_id(item.nodeid)
             self._existing.append(test)
             self._apply_rules(item, test)
             if test in self._excluded:
@@ -202,7 +202,7 @@ class WheelTests:
         if report.outcome != "passed":
             self._events.write(
                 "ended",
-                test=self._id(report.nodeid),
+                test=self._test_id(report.nodeid),
                 outcome="error" if report.outcome == "failed" else "skipped",
                 message=_message(report),
                 text=_text(report),
@@ -213,7 +213,7 @@ class WheelTests:
         """Write down what is about to run, and what each rule takes."""
         tests: list[str] = []
         if not self._config.getoption("collectonly"):
-            tests = [self._id(item.nodeid) for item in session.items]
+            tests = [self._test_id(item.nodeid) for item in session.items]
         chosen_tests = set(tests)
         deselected = [test for test in self._existing if test not in chosen_tests]
         self._events.write(
@@ -226,7 +226,7 @@ class WheelTests:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Name the test before it can take the interpreter down."""
-        self._events.write("started", test=self._id(nodeid))
+        self._events.write("started", test=self._test_id(nodeid))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
@@ -248,27 +248,27 @@ class WheelTests:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep a phase's report; write the attempt down when it has ended."""
-        node = report.nodeid
-        attempt = self._attempts.get(node)
+        node_id = report.nodeid
+        attempt = self._attempts.get(node_id)
         is_tried_again = attempt is not None and attempt.outcome == "rerun"
         if is_tried_again and report.when == "setup":
             # Older versions of pytest-rerunfailures keep the teardown of a failed attempt to themselves.
-            self._end_attempt(node)
-        if node not in self._attempts:
-            self._attempts[node] = Attempt(self._attempt_numbers.get(node, 1))
-        self._attempts[node].add(report)
+            self._end_attempt(node_id)
+        if node_id not in self._attempts:
+            self._attempts[node_id] = Attempt(self._attempt_numbers.get(node_id, 1))
+        self._attempts[node_id].add(report)
         if report.when == "teardown":
-            self._end_attempt(node)
+            self._end_attempt(node_id)
 
-    def _end_attempt(self, node: str) -> None:
-        attempt = self._attempts.pop(node)
+    def _end_attempt(self, node_id: str) -> None:
+        attempt = self._attempts.pop(node_id)
         if attempt.outcome == "rerun":
-            self._attempt_numbers[node] = attempt.number + 1
+            self._attempt_numbers[node_id] = attempt.number + 1
         elif self._events.is_ours:
             faulthandler.cancel_dump_traceback_later()
         self._events.write(
             "ended",
-            test=self._id(node),
+            test=self._test_id(node_id),
             outcome=attempt.outcome,
             seconds=round(attempt.seconds, 4),
             attempt=attempt.number,
@@ -283,15 +283,15 @@ class WheelTests:
         if self._started_by_run_test and exitstatus == _TESTS_FAILED:
             session.exitstatus = 0
 
-    def _id(self, node: str) -> str:
-        path, separator, names = node.partition("::")
-        path_in_root = self._relative_path(path)
-        test = plain_text(f"{path_in_root}{separator}{names}", kept="")
-        if len(test) <= _ID_LIMIT:
-            return test
+    def _test_id(self, node_id: str) -> str:
+        path, separator, names = node_id.partition("::")
+        path_in_root = self._cached_path_in_root(path)
+        test_id = plain_text(f"{path_in_root}{separator}{names}", kept_characters="")
+        if len(test_id) <= _ID_LIMIT:
+            return test_id
         # Ids that differ behind the limit stay different.
-        digest = hashlib.sha256(test.encode()).hexdigest()
-        beginning = test[:_ID_LIMIT]
+        digest = hashlib.sha256(test_id.encode()).hexdigest()
+        beginning = test_id[:_ID_LIMIT]
         return f"{beginning}…{digest[:16]}"
 
     def _path_in_root(self, path: str) -> str:
@@ -341,7 +341,7 @@ class Attempt:
             self.text = _text(report)
 
 
-def plain_text(text: str, *, kept: str = "\n\t") -> str:
+def plain_text(text: str, *, kept_characters: str = "\n\t") -> str:
     """Return a text that every reader of the events takes: what is not printable is written out.
 
     Tests print undecodable bytes as lone surrogates, which are not UTF-8: pytest-dev/pytest#13750.
@@ -351,7 +351,7 @@ def plain_text(text: str, *, kept: str = "\n\t") -> str:
         return without_colours
     letters: list[str] = []
     for letter in without_colours:
-        if letter in kept or letter.isprintable():
+        if letter in kept_characters or letter.isprintable():
             letters.append(letter)
         else:
             letters.append(ascii(letter)[1:-1])

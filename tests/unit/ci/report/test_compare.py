@@ -16,7 +16,7 @@ from core.cli.options import Common
 from core.junit import Case, Document, Outcome
 from core.run import records
 from pytorch_build.test.reports import details_of
-from pytorch_build.test.results import Origin, Report
+from pytorch_build.test.results import Report, ReportOrigin
 from tests.kit import page_runs
 from tests.kit.cell_pages import CELL_NAME, make_cell_page
 
@@ -200,7 +200,7 @@ def write_tested_run(root: Path, run_id: str, *outcomes: Outcome) -> RunFacts:
         )
         for number, outcome in enumerate(outcomes)
     )
-    origin = Origin(
+    origin = ReportOrigin(
         stage="test_torch",
         torch_ref=REF,
         python=PYTHON,

@@ -12,7 +12,7 @@ from core.errors import MissingInputError, UsageError
 from core.junit import Case, Document
 from core.run import records
 from core.run.records import Record
-from pytorch_build.test.results import Origin, Report, document_of
+from pytorch_build.test.results import Report, ReportOrigin, document_of
 from tests.kit import page_runs
 
 GROUP = "gfx900"
@@ -161,7 +161,7 @@ def _failed_test(common: Common, build: Record) -> None:
         line="No.",
         file="test_nn.py",
     )
-    origin = Origin(
+    origin = ReportOrigin(
         stage="test_torch",
         torch_ref=REF,
         python=PYTHON,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from core import process
-from pytorch_build.build.metrics import measured, progress_in
+from pytorch_build.build.metrics import progress_in, record_metrics
 
 # How far a build came
 
@@ -67,7 +67,7 @@ def log(tmp_path: Path) -> Path:
 def test_records_how_far_a_build_came_that_did_not_end_well(log: Path, problem: BaseException) -> None:
     details: dict[str, Any] = {}
 
-    with pytest.raises(type(problem)), measured(details, log):
+    with pytest.raises(type(problem)), record_metrics(details, log):
         raise problem
 
     assert details["reached"] == {"done": 2, "total": 3, "failed": ["torch/b.o"]}
@@ -76,7 +76,7 @@ def test_records_how_far_a_build_came_that_did_not_end_well(log: Path, problem: 
 def test_records_no_progress_of_a_build_that_succeeded(log: Path) -> None:
     details: dict[str, Any] = {}
 
-    with measured(details, log):
+    with record_metrics(details, log):
         pass
 
     assert "reached" not in details
@@ -85,7 +85,7 @@ def test_records_no_progress_of_a_build_that_succeeded(log: Path) -> None:
 def test_records_no_progress_of_a_build_that_failed_before_ninja(tmp_path: Path) -> None:
     details: dict[str, Any] = {}
 
-    with pytest.raises(ValueError, match="early"), measured(details, tmp_path / "none.log"):
+    with pytest.raises(ValueError, match="early"), record_metrics(details, tmp_path / "none.log"):
         raise ValueError("early")
 
     assert "reached" not in details
@@ -96,7 +96,7 @@ def test_records_no_progress_of_a_build_that_failed_before_ninja(tmp_path: Path)
 def test_records_the_memory_of_the_largest_process(log: Path) -> None:
     details: dict[str, Any] = {}
 
-    with measured(details, log):
+    with record_metrics(details, log):
         process.capture([sys.executable, "-c", "bytearray(150 << 20)"])
 
     assert 150 << 20 <= details["memory"]["peak"] <= details["memory"]["total"]

@@ -193,7 +193,7 @@ def test_rejects_exactly_names_that_several_inputs_make(refs: Sequence[tuple[str
             "+rocm7",
             release_type="ci",
             commit="",
-            torch=f"2.1{minor}.0" if is_named else None,
+            torch_version=f"2.1{minor}.0" if is_named else None,
         )
         torch = locked_project("torch", commit=torch_digit * 40, base_version=f"2.1{minor}")
         audio = audio_at(audio_digit * 40, version)

@@ -51,7 +51,7 @@ class World(Upstream):
         rocm_version: str = "7.10.0",
         release_type: str = "ci",
         origins: Origins | None = None,
-        explicit: Mapping[str, str] | None = None,
+        explicit_refs: Mapping[str, str] | None = None,
         require_related_commit: bool = False,
     ) -> SourceLock:
         """Resolve the ref, or another one."""
@@ -61,7 +61,7 @@ class World(Upstream):
             release_type=release_type,
             cache=self.root / ".cache",
             origins=origins,
-            explicit=explicit,
+            explicit_refs=explicit_refs,
             require_related_commit=require_related_commit,
         )
 
@@ -121,7 +121,7 @@ def test_locks_other_projects_as_torch_pins_them_in_the_order_of_builds(world: W
 
 @pytest.mark.processes
 def test_takes_a_users_ref_before_a_pin(world: World) -> None:
-    audio = world.resolve(explicit={"audio": "main"}).project("audio")
+    audio = world.resolve(explicit_refs={"audio": "main"}).project("audio")
 
     assert audio.commit == world.commits.newer_audio
     assert audio.base_version == "2.10.0a0"
@@ -275,7 +275,7 @@ class Request:
     """What is resolved: a ref, and refs that the user names."""
 
     ref: TorchRef
-    explicit: Mapping[str, str] | None = None
+    explicit_refs: Mapping[str, str] | None = None
 
 
 def request_source(project: str, **changes: str) -> Callable[[World], Request]:
@@ -295,7 +295,7 @@ def request_pins(texts: Mapping[str, str]) -> Callable[[World], Request]:
 
 def request_short_commit(world: World) -> Request:
     """Ask for an audio by the start of its commit."""
-    return Request(ref=world.ref, explicit={"audio": world.commits.audio[:10]})
+    return Request(ref=world.ref, explicit_refs={"audio": world.commits.audio[:10]})
 
 
 def request_triton_without_pin(world: World) -> Request:
@@ -314,7 +314,7 @@ def request_audio_without_version(world: World) -> Request:
     """Ask for an audio that names no version."""
     run_git(world.root / "audio", "rm", "--quiet", "version.txt")
     world.commit("audio", {})
-    return Request(ref=world.ref, explicit={"audio": "main"})
+    return Request(ref=world.ref, explicit_refs={"audio": "main"})
 
 
 def request_nothing(world: World) -> Request:
@@ -380,7 +380,7 @@ def test_names_what_cannot_be_locked(
     origins = Origins(repositories={"torch": world.root})
 
     with pytest.raises(error) as caught:
-        world.resolve(request.ref, explicit=request.explicit, origins=origins)
+        world.resolve(request.ref, explicit_refs=request.explicit_refs, origins=origins)
 
     assert [name for name in names if name not in str(caught.value)] == []
 

@@ -75,7 +75,7 @@ class World(Upstream):
         rocm: RocmOptions = ROCM,
         *,
         update: bool = False,
-        explicit: Mapping[str, str] | None = None,
+        explicit_refs: Mapping[str, str] | None = None,
         require_related_commit: bool = False,
     ) -> SourceLock:
         """Return the lock of a run, by default the local one with ROCm."""
@@ -83,7 +83,7 @@ class World(Upstream):
             context or self.context(),
             rocm,
             update=update,
-            explicit=explicit,
+            explicit_refs=explicit_refs,
             require_related_commit=require_related_commit,
         )
 
@@ -390,7 +390,7 @@ def chosen_refs(world: World) -> dict[str, str]:
 
 @pytest.mark.processes
 def test_keeps_refs_that_a_user_named_for_later_steps(world: World, chosen_refs: dict[str, str]) -> None:
-    lock = world.lock(update=True, explicit=chosen_refs)
+    lock = world.lock(update=True, explicit_refs=chosen_refs)
 
     chosen_commit = run_git(world.root / "torch", "rev-parse", "mine")
     assert locked_commits(lock) == {"torch": chosen_commit, "audio": world.commits.audio}
@@ -400,7 +400,7 @@ def test_keeps_refs_that_a_user_named_for_later_steps(world: World, chosen_refs:
 
 @pytest.mark.processes
 def test_forgets_refs_that_a_user_named_at_an_update(world: World, chosen_refs: dict[str, str]) -> None:
-    world.lock(update=True, explicit=chosen_refs)
+    world.lock(update=True, explicit_refs=chosen_refs)
 
     lock = world.lock(update=True)
 

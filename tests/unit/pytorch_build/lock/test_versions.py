@@ -94,7 +94,7 @@ def test_adds_the_commit_for_every_release_type_where_the_projects_build_does(
     suffix = version_suffix(rocm_version)
 
     versions = {
-        wheel_version(base_version, suffix, release_type=release_type, commit=commit, tagged=True)
+        wheel_version(base_version, suffix, release_type=release_type, commit=commit, adds_commit=True)
         for release_type in RELEASE_TYPES
     }
 
@@ -119,7 +119,7 @@ def test_names_a_torch_of_another_minor_version_before_rocm(
 
     # No release of ours has this major version.
     version = wheel_version(
-        base_version, suffix, release_type=release_type, commit=commit, torch=f"50.{minor}.0"
+        base_version, suffix, release_type=release_type, commit=commit, torch_version=f"50.{minor}.0"
     )
 
     assert f"torch50.{minor}.{suffix[1:]}" in version
@@ -146,7 +146,7 @@ def test_does_not_name_a_torch_of_the_same_minor_version(
         suffix,
         release_type=release_type,
         commit=commit,
-        torch=f"{base.major}.{base.minor}.{patch}",
+        torch_version=f"{base.major}.{base.minor}.{patch}",
     )
 
     assert version == wheel_version(base_version, suffix, release_type=release_type, commit=commit)

@@ -56,7 +56,7 @@ def cases_of(returncode: int, *processes: Events) -> tuple[Case, ...]:
     run = ProcessRun(
         ending=process.Ending(returncode=returncode, seconds=9.0),
         ended_at=0.0,
-        events=processes,
+        events_of_processes=processes,
         output="the end",
     )
     return results_of(FILE, run, test_seconds=60.0, may_be_empty=False).cases

@@ -15,7 +15,7 @@ from core.stores import Store
 from core.stores.directory import DirectoryStore
 from pytorch_build.test import reports
 from pytorch_build.test.record import why_out_of_date
-from pytorch_build.test.results import Origin, Report, Tested, merge_reports
+from pytorch_build.test.results import CellResults, Report, ReportOrigin, merge_reports
 from pytorch_build.test.shards import Shard
 from tests.kit.builds import LocalRun
 from tests.kit.group_cells import group_cell
@@ -23,7 +23,9 @@ from tests.kit.runs import run_outputs
 from tests.kit.torch_results import case_of
 
 GROUP = "gfx94X-dcgpu"
-ORIGIN = Origin(stage="test_torch", torch_ref="nightly", python="cp312", gpu_family="gfx942", run_id="17")
+ORIGIN = ReportOrigin(
+    stage="test_torch", torch_ref="nightly", python="cp312", gpu_family="gfx942", run_id="17"
+)
 CELL = GroupCell(torch_ref="nightly", python="3.12", gpu_family="gfx942")
 OUTPUTS = run_outputs("17")
 WHEELS = {"torch-2.10-cp312.whl": "a" * 64}
@@ -45,10 +47,10 @@ def report_of_half(shard: Shard, outcome: Outcome = "passed") -> Report:
     return Report(origin=ORIGIN, document=document_of(outcome, name=f"{shard.index}-"), shard=shard)
 
 
-def merge_halves(first: Outcome = "passed", second: Outcome = "passed") -> Tested:
+def merge_halves(first: Outcome = "passed", second: Outcome = "passed") -> CellResults:
     """Return the results of both halves, with one test each."""
-    (tested,) = merge_reports([report_of_half(FIRST_HALF, first), report_of_half(SECOND_HALF, second)])
-    return tested
+    (cell_results,) = merge_reports([report_of_half(FIRST_HALF, first), report_of_half(SECOND_HALF, second)])
+    return cell_results
 
 
 def record_of_half(shard: Shard, **inputs: Any) -> Record:
@@ -77,10 +79,10 @@ def store(tmp_path: Path) -> DirectoryStore:
     return DirectoryStore(tmp_path)
 
 
-def record_of_whole(store: Store, tested: Tested, *half_records: Record) -> Record:
+def record_of_whole(store: Store, cell_results: CellResults, *half_records: Record) -> Record:
     """Return the record that is made of those of the halves."""
     return reports.record_of_shards(
-        half_records, tested, store=store, outputs=OUTPUTS, artifact_group="gfx942"
+        half_records, cell_results, store=store, outputs=OUTPUTS, artifact_group="gfx942"
     )
 
 
@@ -222,7 +224,10 @@ def test_results_that_did_not_pass_say_why(found_reports: Sequence[Report], name
 
 # Reports and records of a run, in which the same tests ran in several numbers of shards.
 
-OTHER_ORIGINS = (Origin(stage="test_torch", torch_ref="nightly", python="cp313"), Origin(stage="test_smoke"))
+OTHER_ORIGINS = (
+    ReportOrigin(stage="test_torch", torch_ref="nightly", python="cp313"),
+    ReportOrigin(stage="test_smoke"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +237,7 @@ class ShardedRun:
     store: Store
     outputs: RunOutputs
 
-    def put(self, origin: Origin, shard: Shard) -> None:
+    def put(self, origin: ReportOrigin, shard: Shard) -> None:
         """Leave what a shard leaves; a single one is the whole."""
         report = Report(
             origin=origin, document=document_of("passed"), shard=shard if shard.count > 1 else None
@@ -296,7 +301,9 @@ def test_shards_replace_nothing_of_other_tests(sharded_run: ShardedRun) -> None:
 
 # Reports of a run, with what its records know.
 
-SAMPLE = Origin(stage="test_torch", torch_ref="sample", python="cp312", gpu_family=GROUP, run_id="local")
+SAMPLE = ReportOrigin(
+    stage="test_torch", torch_ref="sample", python="cp312", gpu_family=GROUP, run_id="local"
+)
 SAMPLE_CELL: dict[str, Any] = {"torch_ref": "sample", "python": "cp312", "gpu_family": GROUP}
 
 
@@ -322,7 +329,7 @@ def put_failure(run: LocalRun, stage: str, error: str) -> None:
     records.write(run.store, run.common().outputs, GROUP, failure)
 
 
-def gather(run: LocalRun) -> Sequence[Tested]:
+def gather(run: LocalRun) -> Sequence[CellResults]:
     """Return the results of the local run."""
     outputs = run.common().outputs
     all_records = records.read_all(run.store, outputs, GROUP)
@@ -361,7 +368,7 @@ def test_a_run_has_the_results_of_each_configuration(run: LocalRun) -> None:
     inputs = {"config": "inductor"}
     run.record(reports.stage_name(origin), group=GROUP, details=details, inputs=inputs, **SAMPLE_CELL)
 
-    results = {tested.origin.config: tested.passed for tested in gather(run)}
+    results = {cell_results.origin.config: cell_results.passed for cell_results in gather(run)}
 
     assert results == {"": True, "inductor": True}
 
@@ -370,9 +377,9 @@ def test_a_report_that_says_nothing_of_itself_is_known_by_its_record(run: LocalR
     key = put_results(run, "test_smoke", "passed")
     run.store.put_bytes(key, junit.write(document_of("passed")))
 
-    (tested,) = gather(run)
+    (cell_results,) = gather(run)
 
-    assert tested.origin == replace(SAMPLE, stage="test_smoke")
+    assert cell_results.origin == replace(SAMPLE, stage="test_smoke")
 
 
 @pytest.mark.parametrize(
@@ -391,27 +398,27 @@ def test_another_report_than_its_record_names_is_a_problem(
     else:
         run.store.put_bytes(key, junit.write(document))
 
-    (tested,) = gather(run)
+    (cell_results,) = gather(run)
 
-    assert tested.problems == (f"test_smoke: its report smoke-sample-cp312.xml {problem}",)
+    assert cell_results.problems == (f"test_smoke: its report smoke-sample-cp312.xml {problem}",)
 
 
 def test_a_failure_after_a_pass_is_a_problem(run: LocalRun) -> None:
     put_results(run, "test_smoke", "passed")
     put_failure(run, "test_smoke", "no GPU.")
 
-    (tested,) = gather(run)
+    (cell_results,) = gather(run)
 
-    assert tested.problems == ("test_smoke failed: no GPU.",)
+    assert cell_results.problems == ("test_smoke failed: no GPU.",)
 
 
 def test_a_failure_without_a_report_is_a_problem(run: LocalRun) -> None:
     put_failure(run, "test_torch", "no wheel.")
 
-    (tested,) = gather(run)
+    (cell_results,) = gather(run)
 
-    assert tested.problems == ("test_torch failed: no wheel.",)
-    assert not tested.passed
+    assert cell_results.problems == ("test_torch failed: no wheel.",)
+    assert not cell_results.passed
 
 
 def test_a_failure_that_the_results_show_is_told_once(run: LocalRun) -> None:
@@ -420,19 +427,19 @@ def test_a_failure_that_the_results_show_is_told_once(run: LocalRun) -> None:
     put_report(run, Report(origin=origin, document=document_of("passed", "failed")))
     put_failure(run, "test_smoke", "1 of 2 failed.")
 
-    (tested,) = gather(run)
+    (cell_results,) = gather(run)
 
-    assert tested.problems == ()
-    assert len(tested.failing) == 1
+    assert cell_results.problems == ()
+    assert len(cell_results.failing) == 1
 
 
 def test_a_shard_that_was_interrupted_is_missing(run: LocalRun) -> None:
     put_results(run, "test_torch", "passed", shard=FIRST_HALF)
     put_failure(run, "test_torch-2-of-2", "interrupted")
 
-    (tested,) = gather(run)
+    (cell_results,) = gather(run)
 
-    assert tested.problems == ("no report of shard 2/2",)
+    assert cell_results.problems == ("no report of shard 2/2",)
 
 
 # Reports of a folder.
@@ -455,21 +462,21 @@ def test_reports_of_a_folder_are_attempts(tmp_path: Path) -> None:
     write_report(tmp_path / "a" / "1.xml", "failed")
     write_report(tmp_path / "a" / "2.xml", "passed")
 
-    (tested,) = merge_reports(reports.reports_in_folder(tmp_path))
+    (cell_results,) = merge_reports(reports.reports_in_folder(tmp_path))
 
-    assert tested.origin.folder == "a"
-    assert tested.counts["flaky"] == 1
-    assert tested.passed
+    assert cell_results.origin.folder == "a"
+    assert cell_results.counts["flaky"] == 1
+    assert cell_results.passed
 
 
 def test_a_torn_report_of_a_folder_is_a_problem(tmp_path: Path) -> None:
     write_report(tmp_path / "b" / "1.xml", "passed")
     (tmp_path / "b" / "torn.xml").write_bytes(b"<testsuites><testsuite>")
 
-    (tested,) = merge_reports(reports.reports_in_folder(tmp_path))
+    (cell_results,) = merge_reports(reports.reports_in_folder(tmp_path))
 
-    assert not tested.passed
-    assert tested.problems[0].startswith("b/torn.xml: ")
+    assert not cell_results.passed
+    assert cell_results.problems[0].startswith("b/torn.xml: ")
 
 
 def test_an_expected_report_that_is_missing_is_a_problem() -> None:

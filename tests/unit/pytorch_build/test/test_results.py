@@ -12,9 +12,9 @@ from pytorch_build.test.results import (
     FILES,
     LEFT_OUT,
     MAY_SKIP,
-    Origin,
+    CellResults,
     Report,
-    Tested,
+    ReportOrigin,
     document_of,
     merge_reports,
     report_of,
@@ -22,7 +22,7 @@ from pytorch_build.test.results import (
 from pytorch_build.test.shards import Shard
 from tests.kit.torch_results import case_of
 
-TORCH = Origin(
+TORCH = ReportOrigin(
     stage="test_torch", torch_ref="release/2.10", python="cp312", gpu_family="gfx110X-all", run_id="17"
 )
 
@@ -30,7 +30,7 @@ TORCH = Origin(
 def report_with(
     *cases: Case,
     shard: str | None = None,
-    origin: Origin = TORCH,
+    origin: ReportOrigin = TORCH,
     suites: Mapping[str, Suite] | None = None,
     properties: Mapping[str, str] | None = None,
     problems: tuple[str, ...] = (),
@@ -50,21 +50,21 @@ def report_with(
     return Report(origin=origin, document=document, shard=parsed_shard, filename=filename)
 
 
-def merge_one(*reports: Report) -> Tested:
+def merge_one(*reports: Report) -> CellResults:
     """Merge reports of one origin."""
-    (tested,) = merge_reports(reports)
-    return tested
+    (cell_results,) = merge_reports(reports)
+    return cell_results
 
 
 @pytest.mark.parametrize(
     ("origin", "name"),
     [
         (TORCH, "torch-release-2.10-cp312"),
-        (Origin(stage="test_torch", python="cp312", config="default"), "torch-cp312"),
-        (Origin(stage="test_torch", torch_ref="nightly", config="inductor"), "torch-nightly-inductor"),
+        (ReportOrigin(stage="test_torch", python="cp312", config="default"), "torch-cp312"),
+        (ReportOrigin(stage="test_torch", torch_ref="nightly", config="inductor"), "torch-nightly-inductor"),
     ],
 )
-def test_a_report_is_named_by_what_was_tested(origin: Origin, name: str) -> None:
+def test_a_report_is_named_by_what_was_tested(origin: ReportOrigin, name: str) -> None:
     assert origin.name == name
 
 
@@ -76,14 +76,14 @@ def test_shards_are_merged_in_their_order() -> None:
     first = report_with(case_of("a.py::x"), case_of("a.py::y", outcome="failed"), shard="1/2")
     second = report_with(case_of("b.py::x", outcome="flaky"), shard="2/2")
 
-    tested = merge_one(second, first)
+    cell_results = merge_one(second, first)
 
-    tests = [(case.test, shard) for case, shard in tested.cases]
+    tests = [(case.test, shard) for case, shard in cell_results.cases]
     assert tests == [("a.py::x", "1/2"), ("a.py::y", "1/2"), ("b.py::x", "2/2")]
-    assert tested.problems == ()
-    assert tested.shards == 2
-    assert [case.test for case, _shard in tested.failing] == ["a.py::y"]
-    assert not tested.passed
+    assert cell_results.problems == ()
+    assert cell_results.shards == 2
+    assert [case.test for case, _shard in cell_results.failing] == ["a.py::y"]
+    assert not cell_results.passed
 
 
 def test_a_file_in_two_shards_adds_up() -> None:
@@ -91,24 +91,24 @@ def test_a_file_in_two_shards_adds_up() -> None:
     first = report_with(case_of("t.py::A::x"), shard="1/2", suites=suites)
     second = report_with(case_of("t.py::B::y"), shard="2/2", suites=suites)
 
-    tested = merge_one(first, second)
+    cell_results = merge_one(first, second)
 
-    assert tested.passed
-    assert tested.seconds == 4
+    assert cell_results.passed
+    assert cell_results.seconds == 4
 
 
 def test_a_file_that_failed_as_a_whole_is_no_test_that_is_missing() -> None:
-    tested = merge_one(report_with(case_of("t.py::x"), case_of("t.py", outcome="crashed"), shard="1/1"))
+    cell_results = merge_one(report_with(case_of("t.py::x"), case_of("t.py", outcome="crashed"), shard="1/1"))
 
-    assert not tested.passed
-    assert tested.problems == ()
+    assert not cell_results.passed
+    assert cell_results.problems == ()
 
 
 def test_origins_are_judged_apart() -> None:
-    nightly = Origin(stage="test_torch", torch_ref="nightly", python="cp312")
+    nightly = ReportOrigin(stage="test_torch", torch_ref="nightly", python="cp312")
     reports = [report_with(case_of(outcome="failed")), report_with(case_of(), origin=nightly)]
 
-    results = {tested.origin: tested.passed for tested in merge_reports(reports)}
+    results = {cell_results.origin: cell_results.passed for cell_results in merge_reports(reports)}
 
     assert results == {nightly: True, TORCH: False}
 
@@ -215,10 +215,10 @@ TWO_TESTS = {"t.py": Suite(properties={EXISTING: "2"})}
     ],
 )
 def test_results_that_cannot_be_trusted_are_no_pass(reports: Sequence[Report], problem: str) -> None:
-    tested = merge_one(*reports)
+    cell_results = merge_one(*reports)
 
-    assert not tested.passed
-    assert any(problem in text for text in tested.problems)
+    assert not cell_results.passed
+    assert any(problem in text for text in cell_results.problems)
 
 
 def test_reports_of_one_shard_are_attempts_in_their_order() -> None:
@@ -227,10 +227,10 @@ def test_reports_of_one_shard_are_attempts_in_their_order() -> None:
         case_of(outcome="failed", line="no"), timestamp="2026-01-01T00:00:01", filename="b.xml"
     )
 
-    tested = merge_one(second, first)
+    cell_results = merge_one(second, first)
 
-    ((case, _shard),) = tested.cases
-    assert tested.passed
+    ((case, _shard),) = cell_results.cases
+    assert cell_results.passed
     assert case.outcome == "flaky"
     assert case.attempts == 2
     assert case.line == "no"
@@ -238,7 +238,7 @@ def test_reports_of_one_shard_are_attempts_in_their_order() -> None:
 
 def read_back(report: Report) -> Report:
     """Return a report that was written and read again."""
-    return report_of(read(junit.write(document_of(report))), Origin())
+    return report_of(read(junit.write(document_of(report))), ReportOrigin())
 
 
 def test_a_written_report_says_what_it_is_about() -> None:
@@ -276,7 +276,7 @@ def test_a_report_of_rocm_is_known_by_its_record() -> None:
     """It names no stage, and a whole version of Python."""
     document = Document(cases=(case_of(),), properties={"python": "3.12.1"})
 
-    origin = report_of(document, Origin(stage="test_rocm", python="cp312")).origin
+    origin = report_of(document, ReportOrigin(stage="test_rocm", python="cp312")).origin
 
     assert origin.stage == "test_rocm"
     assert origin.python == "cp312"
@@ -302,14 +302,14 @@ def test_merging_loses_and_invents_nothing(outcomes: dict[str, Any], count: int,
         for index, cases in enumerate(shards, start=1)
     ]
 
-    tested = merge_one(*data.draw(st.permutations(reports)))
+    cell_results = merge_one(*data.draw(st.permutations(reports)))
 
     has_passes = not {"passed", "flaky"}.isdisjoint(outcomes.values())
     has_failures = not FAILING.isdisjoint(outcomes.values())
-    assert len(tested.cases) == len(outcomes)
-    assert {case.test: case.outcome for case, _shard in tested.cases} == outcomes
-    assert bool(tested.failing) == has_failures
-    assert tested.passed == (has_passes and not has_failures)
+    assert len(cell_results.cases) == len(outcomes)
+    assert {case.test: case.outcome for case, _shard in cell_results.cases} == outcomes
+    assert bool(cell_results.failing) == has_failures
+    assert cell_results.passed == (has_passes and not has_failures)
 
 
 @given(count=st.integers(2, 6), data=st.data())

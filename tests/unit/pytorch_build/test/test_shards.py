@@ -218,7 +218,7 @@ def durations_for(
     store: DirectoryStore, run_id: str, *, group: str = "cpu", configuration: str = "default"
 ) -> Durations:
     """Return the durations that a run plans with."""
-    return shards.for_run(store, run_outputs(run_id), group, configuration)
+    return shards.durations_for_run(store, run_outputs(run_id), group, configuration)
 
 
 def test_all_shards_of_a_run_plan_with_the_same_durations(store: DirectoryStore) -> None:

@@ -10,11 +10,11 @@ from markdown_it import MarkdownIt
 from core import console
 from core.junit import Case
 from pytorch_build.test import summary
-from pytorch_build.test.results import Origin, Tested
+from pytorch_build.test.results import CellResults, ReportOrigin
 from pytorch_build.test.summary import expression, repeating_command
 from tests.kit.torch_results import case_of
 
-TORCH = Origin(
+TORCH = ReportOrigin(
     stage="test_torch",
     torch_ref="release/2.10",
     python="cp312",
@@ -24,9 +24,9 @@ TORCH = Origin(
 ANY_TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 
 
-def results_of(*cases: Case, **facts: Any) -> Tested:
+def results_of(*cases: Case, **facts: Any) -> CellResults:
     """Return the results of a shard."""
-    return Tested(origin=TORCH, cases=tuple((case, "2/6") for case in cases), **facts)
+    return CellResults(origin=TORCH, cases=tuple((case, "2/6") for case in cases), **facts)
 
 
 def render(markdown: str) -> str:
@@ -56,27 +56,29 @@ def render(markdown: str) -> str:
             id="whole file",
         ),
         pytest.param(
-            Origin(stage="test_torch", config="distributed"),
+            ReportOrigin(stage="test_torch", config="distributed"),
             "test/distributed/test_c10d.py::T::x",
             "nox -s test_torch -- --config distributed --include distributed/test_c10d -k 'T and x'",
             id="configuration",
         ),
         pytest.param(
-            Origin(stage="test_smoke", torch_ref="nightly", python="cp313t", run_id="17"),
+            ReportOrigin(stage="test_smoke", torch_ref="nightly", python="cp313t", run_id="17"),
             "test_torch.py::test_matmul[float16]",
             "nox -s test_smoke -P 3.13t -- --run-id 17 --torch-ref nightly -k 'test_matmul[float16]' --force",
             id="smoke test",
         ),
         pytest.param(
-            Origin(stage="test_rocm", python="cp312", gpu_family="gfx942", run_id="17"),
+            ReportOrigin(stage="test_rocm", python="cp312", gpu_family="gfx942", run_id="17"),
             "rocm_sdk.core::files are there",
             "nox -s test_rocm -P 3.12 -- --run-id 17 --gpu-family gfx942 --force",
             id="ROCm",
         ),
-        pytest.param(Origin(folder="somewhere"), "t.py::x", "", id="unknown origin"),
+        pytest.param(ReportOrigin(folder="somewhere"), "t.py::x", "", id="unknown origin"),
     ],
 )
-def test_a_failure_has_the_command_that_runs_it_again(origin: Origin, test: str, end_of_command: str) -> None:
+def test_a_failure_has_the_command_that_runs_it_again(
+    origin: ReportOrigin, test: str, end_of_command: str
+) -> None:
     command = repeating_command(origin, case_of(test, outcome="failed"))
 
     assert command.endswith(end_of_command)
@@ -192,7 +194,7 @@ def test_a_page_of_thousands_of_failures_fits() -> None:
     assert "and 1000 more failures" in text
 
 
-def summary_data(*results: Tested) -> dict[str, Any]:
+def summary_data(*results: CellResults) -> dict[str, Any]:
     """Return the summary of a run, as JSON has it."""
     document = summary.report_data("17", results).model_dump_json()
     data: dict[str, Any] = json.loads(document)

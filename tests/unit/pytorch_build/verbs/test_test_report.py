@@ -12,7 +12,7 @@ from core.junit import Case, Document, Suite
 from core.run import records
 from core.run.records import Record
 from pytorch_build.test import reports, shards
-from pytorch_build.test.results import EXISTING, MAY_SKIP, Origin, Report
+from pytorch_build.test.results import EXISTING, MAY_SKIP, Report, ReportOrigin
 from tests.kit.builds import LocalRun
 from tests.kit.front_doors import run_pytorch_build
 
@@ -125,7 +125,9 @@ def test_prints_the_failures_of_a_folder(folder_reports: Path, capsys: pytest.Ca
 
 def write_shard(run: LocalRun, index: int) -> None:
     """Leave what a shard of two of test_torch leaves in run 17: one test, which passed."""
-    origin = Origin(stage="test_torch", torch_ref="sample", python="cp312", gpu_family=GROUP, run_id="17")
+    origin = ReportOrigin(
+        stage="test_torch", torch_ref="sample", python="cp312", gpu_family=GROUP, run_id="17"
+    )
     shard = shards.Shard(index=index, count=2)
     file = f"test/test_{index}.py"
     case = Case(test=f"{file}::T::x", outcome="passed", seconds=1.5, file=file)
@@ -229,7 +231,7 @@ def test_records_durations_for_later_runs(two_shards: LocalRun) -> None:
     assert report_run(two_shards, "--record-durations") == 0
 
     later_run = two_shards.common(run_id="18").outputs
-    durations = shards.for_run(two_shards.store, later_run, GROUP, "default")
+    durations = shards.durations_for_run(two_shards.store, later_run, GROUP, "default")
     assert {name: file.seconds for name, file in durations.files.items()} == {
         "test/test_1.py": 1.5,
         "test/test_2.py": 1.5,
