@@ -352,7 +352,7 @@ def test_packages_families_apart_that_contradict_each_other(
 
     warning = " ".join(checkout.capsys.readouterr().err.split())
     for family in ("gfx94X-dcgpu", "gfx110X-all"):
-        assert f"blas_dev_{family}/x/stage/include/hipblas.h" in warning
+        assert str(Path(f"blas_dev_{family}/x/stage/include/hipblas.h")) in warning
         names = [file.name.partition("-10.1")[0] for file in checkout.record(family).files]
         libraries = f"rocm_sdk_libraries_{family.lower().replace('-', '_')}"
         assert sorted(names) == [
