@@ -403,7 +403,11 @@ class Reader:
         name = files.sha256_text(address)[:16]
         path = self.cache / name
         settings = self.origins.settings(origin)
-        repository = Repository(path=path, settings=settings, is_bare=True)
+        repository = Repository(
+            path=path,
+            settings=settings,
+            is_bare=True,
+        )
 
         lock = self.cache / f"{name}.lock"
         with files.locked(lock, what=f"the cache of {origin}"):
