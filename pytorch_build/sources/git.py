@@ -169,22 +169,19 @@ class Repository:
         for setting in settings:
             options += ["-c", setting]
 
+        # A damaged repository must not lead git to the one that it lies in: managed ones lie in a checkout.
+        ceiling = {"GIT_CEILING_DIRECTORIES": str(self.path.absolute().parent)}
         try:
             return process.capture(
                 ["git", *options, *arguments],
                 cwd=self.path,
-                env={**self._environment(), **(env or {})},
+                env={**environment(), **ceiling, **(env or {})},
                 stdin=stdin,
                 check=check,
                 timeout=timeout,
             )
         except ProcessError as problem:
             raise self._error(problem, arguments, timeout) from problem
-
-    def _environment(self) -> Mapping[str, str]:
-        # A damaged repository must not lead git to the one that it lies in: managed ones lie in a checkout.
-        parent = self.path.absolute().parent
-        return {**environment(), "GIT_CEILING_DIRECTORIES": str(parent)}
 
     def _error(
         self,
@@ -401,8 +398,7 @@ class Reader:
         address = self.origins.address(origin)
         name = files.sha256_text(address)[:16]
         path = self.cache / name
-        settings = self.origins.settings(origin)
-        repository = Repository(path=path, settings=settings)
+        repository = Repository(path=path, settings=self.origins.settings(origin))
 
         lock = self.cache / f"{name}.lock"
         with files.locked(lock, what=f"the cache of {origin}"):

@@ -151,7 +151,7 @@ def test_completes_a_plan_where_it_lies(
 
     assert result.exit_code == 0, result.report
     completed_plan = Plan.read(tmp_path / "plan.json")
-    completed_cell, _windows_cell = completed_plan.cells
+    completed_cell, _windows_cell = completed_plan.jobs
     outputs = (tmp_path / "outputs").read_text()
     assert completed_cell.versions == {"torchvision": "2.10.0+cpu", "torchaudio": "2.10.0+cpu"}
     # Jobs get the plan as a file, and its digest as an output.
