@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 CHECK = "elf"
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+_LARGEST_PAGE_OF_AARCH64 = 0x10000
 _LEGACY_GLIBC = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
 _ORIGIN = re.compile(r"^\$(ORIGIN|\{ORIGIN\})(/|$)")
 
@@ -112,6 +113,7 @@ def check(
         elif not elf.stack:
             message = "It has no PT_GNU_STACK header, and so it asks for an executable stack."
             yield view.finding("warning", CHECK, message, binary.member.name)
+        yield from _judge_mapping(view, binary, elf)
         yield from _find_missing_libraries(
             view,
             surroundings,
@@ -248,6 +250,29 @@ def _judge_search_path(
             CHECK,
             f"Its RPATH leaves site-packages: {some(outside)}.",
             name,
+        )
+
+
+def _judge_mapping(
+    view: WheelView,
+    binary: Binary,
+    elf: ElfFacts,
+) -> Iterator[Finding]:
+    """Find files that patchelf and strip left so that no loader takes them, or not on every machine."""
+    if elf.mapping_fault is not None:
+        yield view.finding(
+            "error",
+            CHECK,
+            f"No loader maps it: {elf.mapping_fault}.",
+            binary.member.name,
+        )
+    elif elf.machine == "EM_AARCH64" and 0 < elf.page_size < _LARGEST_PAGE_OF_AARCH64:
+        message = f"It cannot be loaded on machines with pages of more than {elf.page_size} bytes."
+        yield view.finding(
+            "warning",
+            CHECK,
+            message,
+            binary.member.name,
         )
 
 

@@ -52,6 +52,13 @@ def _compare_with_file_name(view: WheelView, metadata: WheelMetadata) -> Iterato
         message = f"METADATA says version {metadata.version}, the file name {name.version}."
         yield view.finding("error", CHECK, message)
 
+    # uv looks for the folder by this name where it removes a distribution.
+    expected_folder = "-".join(name.filename.split("-")[:2]) + ".dist-info"
+    for folder in sorted({member.name.partition("/")[0] for member in view.members}):
+        if folder.endswith(".dist-info") and folder != expected_folder:
+            message = f"Its folder is {folder}; the file name says {expected_folder}."
+            yield view.finding("warning", CHECK, message)
+
 
 def invalid_fields(raw: bytes) -> list[InvalidMetadata]:
     """Return what `packaging` finds wrong with METADATA, without what installers of today skip."""

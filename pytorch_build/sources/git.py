@@ -147,11 +147,13 @@ class Repository:
         path: The folder, which is the repository's top.
         settings: Settings (``name=value``) of every command.
         managed: Whether the user's configuration may not change what is done.
+        is_bare: Whether it has no tree: git must not have to find out (safe.bareRepository=explicit).
     """
 
     path: Path
     settings: tuple[str, ...] = ()
     managed: bool = True
+    is_bare: bool = False
 
     def run(
         self,
@@ -168,6 +170,8 @@ class Repository:
         options: list[str] = []
         for setting in settings:
             options += ["-c", setting]
+        if self.is_bare:
+            options.append("--git-dir=.")
 
         # A damaged repository must not lead git to the one that it lies in: managed ones lie in a checkout.
         ceiling = {"GIT_CEILING_DIRECTORIES": str(self.path.absolute().parent)}
@@ -398,7 +402,8 @@ class Reader:
         address = self.origins.address(origin)
         name = files.sha256_text(address)[:16]
         path = self.cache / name
-        repository = Repository(path=path, settings=self.origins.settings(origin))
+        settings = self.origins.settings(origin)
+        repository = Repository(path=path, settings=settings, is_bare=True)
 
         lock = self.cache / f"{name}.lock"
         with files.locked(lock, what=f"the cache of {origin}"):
