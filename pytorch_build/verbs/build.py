@@ -138,7 +138,12 @@ def _compiler_cache_from(arguments: argparse.Namespace) -> CompilerCache | None:
         raise EnvironmentSetupError(
             f"{kind} is not on the PATH.", hint=f"Install {kind}, or leave --compiler-cache out."
         )
-    return CompilerCache(kind=kind, program=program.absolute(), store=store, read_only=read_only)
+    return CompilerCache(
+        kind=kind,
+        program=program.absolute(),
+        store=store,
+        read_only=read_only,
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

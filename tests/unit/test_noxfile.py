@@ -162,7 +162,8 @@ def test_a_front_door_is_told_where_relative_paths_of_the_user_begin() -> None:
 
     call_session("check_wheels", session)
 
-    assert session.environments == [{"INVOKED_FROM": "folder-of-the-user"}]
+    (environment,) = session.environments
+    assert environment["INVOKED_FROM"] == "folder-of-the-user"
 
 
 # Sessions that are named together
