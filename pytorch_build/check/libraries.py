@@ -107,7 +107,12 @@ def check(
             continue
         yield from _compare_platform(view, binary, elf)
         yield from _judge_search_path(view, binary, elf)
-        yield from _judge_stack(view, binary, elf)
+        if "E" in elf.stack:
+            message = "It asks for an executable stack."
+            yield view.finding("error", CHECK, message, binary.member.name)
+        elif not elf.stack:
+            message = "It has no PT_GNU_STACK header, and so it asks for an executable stack."
+            yield view.finding("warning", CHECK, message, binary.member.name)
         yield from _judge_mapping(view, binary, elf)
         yield from _find_missing_libraries(
             view,
@@ -248,28 +253,6 @@ def _judge_search_path(
         )
 
 
-def _judge_stack(
-    view: WheelView,
-    binary: Binary,
-    elf: ElfFacts,
-) -> Iterator[Finding]:
-    if "E" in elf.stack:
-        yield view.finding(
-            "error",
-            CHECK,
-            "It asks for an executable stack.",
-            binary.member.name,
-        )
-    elif not elf.stack:
-        message = "It has no PT_GNU_STACK header, and so it asks for an executable stack."
-        yield view.finding(
-            "warning",
-            CHECK,
-            message,
-            binary.member.name,
-        )
-
-
 def _judge_mapping(
     view: WheelView,
     binary: Binary,
@@ -336,12 +319,11 @@ def _find_missing_libraries(
         )
     if of_machine:
         severity: Severity = "error" if surroundings.is_portable else "warning"
-        yield view.finding(
-            severity,
-            CHECK,
-            _message_of_machine(of_machine),
-            name,
-        )
+        *first_names, last_name = of_machine
+        names = f"{', '.join(first_names)} and {last_name}" if first_names else last_name
+        pronoun = "them" if first_names else "it"
+        message = f"It needs {names}, which no wheel provides: the machine must have {pronoun}."
+        yield view.finding(severity, CHECK, message, name)
     if unresolved:
         message = f"It needs {some(unresolved)}, which nothing provides."
         yield view.finding(
@@ -369,14 +351,6 @@ def _fault_of_place(
         f"{library} is in the wheel as {some(every_path)}, but not on this file's RPATH: "
         "it is found only if something loads it before."
     )
-
-
-def _message_of_machine(libraries: Sequence[str]) -> str:
-    *first_names, last_name = libraries
-    if not first_names:
-        return f"It needs {last_name}, which no wheel provides: the machine must have it."
-    names = f"{', '.join(first_names)} and {last_name}"
-    return f"It needs {names}, which no wheel provides: the machine must have them."
 
 
 def _find_unreached_folders(

@@ -51,7 +51,13 @@ class _Wheel:
 
     def finding(self, message: str) -> Finding:
         """Return an error of this wheel."""
-        return Finding(severity="error", check=CHECK, wheel=self.filename, where="", message=message)
+        return Finding(
+            severity="error",
+            check=CHECK,
+            wheel=self.filename,
+            where="",
+            message=message,
+        )
 
 
 def check(paths: Sequence[Path]) -> Iterator[Finding]:

@@ -173,22 +173,19 @@ class Repository:
         if self.is_bare:
             options.append("--git-dir=.")
 
+        # A damaged repository must not lead git to the one that it lies in: managed ones lie in a checkout.
+        ceiling = {"GIT_CEILING_DIRECTORIES": str(self.path.absolute().parent)}
         try:
             return process.capture(
                 ["git", *options, *arguments],
                 cwd=self.path,
-                env={**self._environment(), **(env or {})},
+                env={**environment(), **ceiling, **(env or {})},
                 stdin=stdin,
                 check=check,
                 timeout=timeout,
             )
         except ProcessError as problem:
             raise self._error(problem, arguments, timeout) from problem
-
-    def _environment(self) -> Mapping[str, str]:
-        # A damaged repository must not lead git to the one that it lies in: managed ones lie in a checkout.
-        parent = self.path.absolute().parent
-        return {**environment(), "GIT_CEILING_DIRECTORIES": str(parent)}
 
     def _error(
         self,

@@ -24,6 +24,7 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "docs/generate.py",
         "docs/markdown.py",
         "docs/messages.py",
+        "docs/mutants.py",
         "docs/roles.py",
         "docs/screenshots.py",
     ),
