@@ -201,13 +201,18 @@ def _unreadable(folder: Path, problem: ProcessError) -> SourceError:
 # --- Taking a snapshot ------------------------------------------------------------------------
 
 
-def take_snapshot(tree: Path, store: SnapshotStore) -> Snapshot:
-    """Read all files of a developer's tree into a tree of git; only those are read that have changed."""
+def require_checkout(tree: Path) -> None:
+    """Refuse a folder that is no repository of git."""
     hint = "Give the folder of a git checkout of the project."
     if not tree.is_dir():
         raise SourceError(f"{tree} does not exist.", hint=hint)
     if not (tree / ".git").exists():
         raise SourceError(f"{tree} is not a git repository, so what is built could not be named.", hint=hint)
+
+
+def take_snapshot(tree: Path, store: SnapshotStore) -> Snapshot:
+    """Read all files of a developer's tree into a tree of git; only those are read that have changed."""
+    require_checkout(tree)
     top = _describe(tree, path="", named_commit=None)
     if top.commit is None:
         raise SourceError(

@@ -60,7 +60,7 @@ def test_takes_no_more_than_a_container_may(
 
 # https://github.com/astral-sh/uv/issues/2501
 # triton was built, and then uv took what follows the # for a fragment.
-@pytest.mark.parametrize("character", list("#,$;:\"`*?[]<>|\\"))
+@pytest.mark.parametrize("character", list('#,$;:"`*?[]<>|\\'))
 def test_refuses_a_path_that_tools_of_a_build_cannot_take(character: str) -> None:
     facts = machine_in(PurePosixPath(f"/home/a{character}b"))
 
