@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from ci.bisection.search import Judgement
 from core import console, process
 from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, UsageError
 from core.process import status
+from core.shell import command_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -125,7 +125,7 @@ def _run_command(
     exit_codes: list[int] = []
     last_words = ""
     for _attempt in range(command.repeat):
-        console.echo(f"+ {shlex.join(command.words)}  (output: {log})")
+        console.echo(f"+ {command_line(command.words)}  (output: {log})")
         ending = process.supervise(
             [program, *command.words[1:]],
             cwd=command.folder,

@@ -62,6 +62,14 @@ def _has_proxy(env: Mapping[str, str]) -> bool:
     return any(env.get(name) or env.get(name.lower()) for name in _PROXIES)
 
 
+def output_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return what lets a Python program write UTF-8 into a pipe or a file, as its output is read here."""
+    # Elsewhere Python takes the encoding of the user's language, which is UTF-8.
+    if os.name == "nt" and "PYTHONIOENCODING" not in variables:
+        return {"PYTHONIOENCODING": "utf-8"}
+    return {}
+
+
 def use_trusted_programs() -> None:
     """Find programs from now on without the environments that builds and tests fill; front doors do so."""
     path = os.environ.get("PATH")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from core import console
 from core.environment import allowed, need_of
+from core.shell import command_line
 from pytorch_build.build.find_materials import find_tree_facts
 from pytorch_build.build.gather_facts import assume_facts, name_assumptions
 from pytorch_build.build.plan import plan_build
@@ -78,7 +78,7 @@ def print_plan(description: Mapping[str, Any]) -> None:
     _print_variables(description["env"], description["env_from"])
     _print_tree_changes(description)
     for folder, commands in groupby(description["commands"], key=itemgetter("cwd")):
-        lines = [shlex.join(command["argv"]) for command in commands]
+        lines = [command_line(command["argv"]) for command in commands]
         console.say("\n  ".join([f"\ncommands in {folder}", *lines]))
 
     wheel = description["wheel"]
@@ -156,7 +156,7 @@ def _print_variables(env: Mapping[str, str], origins: Mapping[str, str]) -> None
         console.say(f"\nvariables of {origin}")
         for name, value in env.items():
             if origins[name] == origin:
-                needs_quotes = shlex.quote(value) != value
+                needs_quotes = command_line([value]) != value
                 console.say(f'  {name}="{value}"' if needs_quotes else f"  {name}={value}")
 
 

@@ -56,13 +56,17 @@ def guard_unit_test(patch: pytest.MonkeyPatch, *, may_start_processes: bool) -> 
     patch.setattr(overlay, "is_reachable", lambda endpoint: endpoint is None)
 
     if not may_start_processes:
-        patch.setattr(subprocess, "Popen", refuse_process)
+        patch.setattr(subprocess, "Popen", RefusedProcess)
 
 
-def refuse_process(*arguments: object, **_options: object) -> None:
-    """Fail the test that starts a process."""
-    words = arguments[0] if arguments else "without words"
-    pytest.fail(f"A unit test started a process, {words}: mark it 'processes'.")
+class RefusedProcess(subprocess.Popen[Any]):
+    """Fails the test that starts a process. It is a class, as asyncio derives its own from it on Windows."""
+
+    def __init__(self, *arguments: object, **_options: object) -> None:
+        # As after a start that has failed: nothing is waited for when it is deleted.
+        self.returncode = 0
+        words = arguments[0] if arguments else "without words"
+        pytest.fail(f"A unit test started a process, {words}: mark it 'processes'.")
 
 
 def refuse_other_machines(connect: Callable[..., Any]) -> Callable[..., Any]:

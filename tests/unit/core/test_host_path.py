@@ -4,6 +4,7 @@ from pathlib import Path
 
 from core.cli.options import ROOT
 from core.host_path import ENVIRONMENT_MARKER, remove_foreign_programs
+from tests.kit.windows import make_link
 
 
 def join(*folders: Path | str) -> str:
@@ -24,7 +25,7 @@ def test_leaves_out_the_environments_of_sessions() -> None:
 
 def test_leaves_out_an_environment_by_whatever_link_it_is_reached(tmp_path: Path) -> None:
     link = tmp_path / "link"
-    link.symlink_to(ROOT / ".nox")
+    make_link(link, ROOT / ".nox")
 
     assert remove_foreign_programs(join(link / "build_torch/bin", "/bin")) == "/bin"
 

@@ -26,6 +26,7 @@ from core.host_path import ENVIRONMENT_MARKER
 from tests.kit.machines import Answer, Call, VirtualEnvironment, answer_processes, target_in
 from tests.kit.repos import write_files
 from tests.kit.wheels import record_row
+from tests.kit.windows import SCRIPTS, program_file
 
 LINKS = Sources(find_links=("/wheels",), no_index=True)
 INDEX = Sources(index_url="https://mine/simple")
@@ -585,7 +586,7 @@ def test_a_digest_covers_the_content_of_files_and_the_callers_salt(
 @pytest.mark.processes
 def test_a_failed_installation_has_the_installers_error_and_a_log(tmp_path: Path) -> None:
     process.capture([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"])
-    target = interpreter(tmp_path / "venv" / "bin" / "python")
+    target = interpreter(tmp_path / "venv" / SCRIPTS / program_file("python"))
     sources = Sources(find_links=(str(tmp_path),), no_index=True)
 
     with (
