@@ -64,6 +64,7 @@ class CredentialFilter(logging.Filter):
 logging.getLogger("nox").addFilter(CredentialFilter())
 
 STOPPING = threading.Event()
+OPTIONS_CHECKED = threading.Event()
 
 
 def stop(_number: int, _frame: object) -> None:
@@ -149,6 +150,11 @@ def front_door(session: nox.Session, package: str, *words: str, cell: dict[str, 
     for name, value in (cell or {}).items():
         options.append(f"--{name.replace('_', '-')}={value}")
 
+    if isinstance(session, LaterSession):
+        session.front_door = [package, *words, *options, *session.posargs]
+        return
+    refuse_unknown_options_of_later_sessions(session)
+
     # The front door fills the session's environment; without one there is no Python to name.
     if session.virtualenv.venv_backend != "none":
         executable = "python.exe" if os.name == "nt" else "python"
@@ -167,6 +173,44 @@ def front_door(session: nox.Session, package: str, *words: str, cell: dict[str, 
         stderr=None,  # not mixed with standard output, so that JSON can be piped
         interrupt_timeout=INTERRUPT_TIMEOUT,
         terminate_timeout=TERMINATE_TIMEOUT,
+    )
+
+
+class LaterSession(nox.Session):
+    """A session of the same call that has not begun: it keeps its front door's words, and runs nothing."""
+
+    front_door: list[str] | None = None  # of one that runs a tool of the project's own
+
+
+def refuse_unknown_options_of_later_sessions(session: nox.Session) -> None:
+    """Refuse options that a later session of this call does not have, before the first one builds for hours.
+
+    nox gives what follows the two dashes to every session that is named before them.
+    """
+    if OPTIONS_CHECKED.is_set() or not session.posargs or "--help" in session.posargs:
+        return
+    OPTIONS_CHECKED.set()
+
+    front_doors = {}
+    # nox has no public way to ask which sessions were named.
+    for runner, is_waiting in session._runner.manifest.list_all_sessions():  # noqa: SLF001
+        # Cells of one session have the same options.
+        if is_waiting and runner.name not in front_doors:
+            later_session = LaterSession(runner)
+            runner.func(later_session)
+            if later_session.front_door is not None:
+                front_doors[runner.name] = later_session.front_door
+    if not front_doors:
+        return
+
+    session.run(
+        sys.executable,
+        "-m",
+        "core.cli.later_sessions",
+        env={"LATER_SESSIONS": json.dumps(front_doors)},  # nox prints the words of a command that fails
+        external=True,
+        log=False,
+        stderr=None,
     )
 
 
@@ -189,6 +233,8 @@ def chosen_python(session: nox.Session) -> list[str]:
 
 def run_tool(session: nox.Session, lock: str, *command: str) -> None:
     """Run one of the project's own tools in its locked environment."""
+    if isinstance(session, LaterSession):
+        return
     session.install("--require-hashes", "-r", f"requirements/{lock}.txt", silent=True)
     session.run(
         *command,

@@ -436,7 +436,7 @@ def reporting_errors(context: Context, *, verbose: bool = False) -> Iterator[Non
     """Print an error of the flow inside as front doors do, and end with its exit code."""
     console.SCREEN.verbose = verbose
     console.accept_every_letter()
-    process.use_trusted_programs()
+    process.prepare_variables()
     process.take_charge(grace_after_death=process.SESSION_GRACE_SECONDS, ends_with_parent=False)
     temporary.keep_journal(ROOT / ".cache")
 
@@ -454,7 +454,7 @@ def reporting_errors(context: Context, *, verbose: bool = False) -> Iterator[Non
         # Whoever read the output has gone, as `head` does. Python would complain once more at its own end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise Exit(code=READER_GONE) from None
-    except (FatalError, KeyboardInterrupt) as problem:
+    except (FatalError, ModuleNotFoundError, KeyboardInterrupt) as problem:
         error = fatal(problem)
         console.error(str(error))
         raise Exit(code=error.exit_code) from None

@@ -80,7 +80,7 @@ def run_trees(
         if not _borrow_component(borrowing, component):
             unlent_steps.append(pipeline.BUILD_STEPS[component].name)
 
-    selection = pipeline.steps_of_changed_trees(
+    steps = pipeline.steps_of_changed_trees(
         borrower.ref,
         borrower.gpu_family,
         changed_components=changes.trees,
@@ -88,7 +88,7 @@ def run_trees(
     )
     options = _options(borrower, changes, rocm_options or (), store_options(common))
     uploading_common = replace(borrower.common, store=common.store)
-    run_steps(uploading_common, borrower.ref.name, selection.steps, options, python=python)
+    run_steps(uploading_common, borrower.ref.name, steps, options, python=python)
 
 
 def _borrowing(common: Common, changes: ChangedTrees, python: str | None) -> Borrowing:

@@ -52,13 +52,13 @@ def run_ref(
         require_pythons([python])
 
     ref_context = context(common)
-    selection = pipeline.steps_of_ref(ref_context.ref, ref_context.gpu_family)
-    if rocm_layout is not None and "build_rocm" in selection.left_out:
+    steps, left_out = pipeline.steps_of_ref(ref_context.ref, ref_context.gpu_family)
+    if rocm_layout is not None and "build_rocm" in left_out:
         raise UsageError(
-            f"--rocm-layout is for build_rocm, which is left out: {selection.left_out['build_rocm']}.",
+            f"--rocm-layout is for build_rocm, which is left out: {left_out['build_rocm']}.",
             hint="Leave the option out.",
         )
-    for step_name, reason in selection.left_out.items():
+    for step_name, reason in left_out.items():
         console.say(f"{step_name}: left out, {reason}")
 
     named_common = replace(common, torch_ref=ref_context.ref.name, gpu_family=ref_context.gpu_family)
@@ -71,7 +71,7 @@ def run_ref(
             "page": ("--brief",),
         },
     )
-    run_steps(common, ref_context.ref.name, selection.steps, options, python=python)
+    run_steps(common, ref_context.ref.name, steps, options, python=python)
 
 
 def run_steps(
@@ -110,6 +110,10 @@ def run_plan(
     """Plan, resolve, and run every job of the plan on this platform."""
     plan = make_plan(configure_options, target)
     platform = this_platform()
+    if target.rocm_layout is not None and not _packages_rocm(plan, platform):
+        raise UsageError(
+            "--rocm-layout is for build_rocm, which no job of the plan does.", hint="Leave the option out."
+        )
     outputs.show(plan)
     _say_where(plan, target)
     _say_what_is_elsewhere(plan, platform)
@@ -140,6 +144,11 @@ def run_plan(
     runner = NoxRunner(root, holds_output_back=at_once > 1)
     outcomes = run_all(plan_jobs, runner, at_once=at_once, keep_going=keep_going)
     show_outcomes([*setup_outcomes, *outcomes])
+
+
+def _packages_rocm(plan: Plan, platform: Platform) -> bool:
+    """Return whether a job on this platform makes packages of ROCm."""
+    return any("build_rocm" in cell.sessions for cell in plan.cells if cell.platform == platform)
 
 
 def _say_where(plan: Plan, target: Target) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
@@ -84,14 +84,6 @@ class Run(_Answer):
         return self.status == "completed" and self.conclusion == "success"
 
 
-class _RunsPage(_Answer):
-    workflow_runs: tuple[Run, ...]
-
-
-class _CommitAnswer(_Answer):
-    sha: str
-
-
 class _IssueLabel(_Answer):
     name: str
 
@@ -108,16 +100,12 @@ class _WorkflowJob(_Answer):
     html_url: str | None = None
 
 
-class _JobsPage(_Answer):
-    jobs: tuple[_WorkflowJob, ...]
-
-
 class _Annotation(_Answer):
     annotation_level: str | None = None
     message: str | None = None
 
 
-_Page = TypeVar("_Page")
+_Kind = TypeVar("_Kind")
 _Element = TypeVar("_Element")
 
 
@@ -181,7 +169,7 @@ class GitHub:
     def whole_commit(self, repository: str, commit: str) -> str:
         """Return all 40 digits of a commit."""
         path = f"/repos/{repository}/commits/{commit}"
-        return self._get(path, {}, _CommitAnswer).sha
+        return self._get(path, {}, str, key="sha")
 
     def run(self, repository: str, run_id: str) -> Run:
         """Return one run."""
@@ -200,8 +188,7 @@ class GitHub:
 
         workflow = quote(query.workflow, safe="")
         path = f"/repos/{query.repository}/actions/workflows/{workflow}/runs"
-        runs = self._pages(path, fields, _RunsPage, lambda page: page.workflow_runs)
-        for run in runs:
+        for run in self._pages(path, fields, tuple[Run, ...], key="workflow_runs"):
             yield _complete_run(run, query.repository)
 
     def labels(self, repository: str, number: int) -> Sequence[str]:
@@ -213,8 +200,7 @@ class GitHub:
     def changed_files(self, repository: str, number: int) -> Sequence[str]:
         """Return the files that a pull request changes, with the former names of moved ones."""
         path = f"/repos/{repository}/pulls/{number}/files"
-        pages = self._pages(path, {}, tuple[_ChangedFile, ...], lambda page: page)
-        files = list(islice(pages, _MOST_FILES))
+        files = list(islice(self._pages(path, {}, tuple[_ChangedFile, ...]), _MOST_FILES))
         if len(files) == _MOST_FILES:
             raise ServiceError(f"GitHub lists no more than {_MOST_FILES} files of a pull request.")
 
@@ -228,7 +214,7 @@ class GitHub:
     def failed_jobs(self, repository: str, run_id: str) -> Sequence[Failure]:
         """Return the jobs of a run's last attempt that failed, each with its first error."""
         path = f"/repos/{repository}/actions/runs/{run_id}/jobs"
-        jobs = list(self._pages(path, {"filter": "latest"}, _JobsPage, lambda page: page.jobs))
+        jobs = list(self._pages(path, {"filter": "latest"}, tuple[_WorkflowJob, ...], key="jobs"))
         failures: list[Failure] = []
         for job in jobs:
             if job.conclusion in _FAILED_CONCLUSIONS:
@@ -254,20 +240,27 @@ class GitHub:
         self,
         path: str,
         fields: Mapping[str, str],
-        kind: type[_Page],
-        elements_of: Callable[[_Page], Sequence[_Element]],
+        kind: type[tuple[_Element, ...]],
+        *,
+        key: str | None = None,
     ) -> Iterator[_Element]:
         """Yield the elements of every page, as they are taken."""
         for number in count(1):
             fields_of_page = {**fields, **_FIRST_PAGE, "page": str(number)}
-            page = self._get(path, fields_of_page, kind)
-            elements = elements_of(page)
+            elements = self._get(path, fields_of_page, kind, key=key)
             yield from elements
             if len(elements) < _PAGE_SIZE:
                 return
 
-    def _get(self, path: str, fields: Mapping[str, str], kind: type[_Page]) -> _Page:
-        """Return what is at a path.
+    def _get(
+        self,
+        path: str,
+        fields: Mapping[str, str],
+        kind: type[_Kind],
+        *,
+        key: str | None = None,
+    ) -> _Kind:
+        """Return what is at a path, or what that has under a key.
 
         Raises:
             MissingInputError: There is nothing.
@@ -277,7 +270,10 @@ class GitHub:
         if response.status != _OK:
             raise _refusal(path, response.status, has_token=bool(self.token))
         try:
-            return TypeAdapter(kind).validate_json(response.body)
+            if key is None:
+                return TypeAdapter(kind).validate_json(response.body)
+            answer = TypeAdapter(dict[str, Any]).validate_json(response.body)
+            return TypeAdapter(kind).validate_python(answer.get(key))
         except ValidationError as problem:
             first_error = problem.errors(include_url=False)[0]
             location = ".".join(str(step) for step in first_error["loc"])

@@ -246,14 +246,6 @@ _LENT_STEPS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection:
-    """The steps of a flow, in order, and why others are left out, by their names."""
-
-    steps: tuple[Step, ...]
-    left_out: Mapping[str, str]
-
-
-@dataclass(frozen=True, kw_only=True)
 class FlowOptions:
     """The options of a flow's steps: those that every step has, and those of each topic."""
 
@@ -283,8 +275,11 @@ class NoxCall:
         return ("-s", *self.sessions, *python, "--", *self.options)
 
 
-def steps_of_ref(ref: TorchRef, gpu_family: str) -> Selection:
-    """Return the steps from a torch ref to tested wheels of a GPU family, or of ``cpu``."""
+def steps_of_ref(ref: TorchRef, gpu_family: str) -> tuple[Sequence[Step], Mapping[str, str]]:
+    """Return the steps from a torch ref to tested wheels of a GPU family, or of ``cpu``.
+
+    Also why others are left out, by their names.
+    """
     steps: list[Step] = []
     left_out: dict[str, str] = {}
     for step in STEPS:
@@ -295,7 +290,7 @@ def steps_of_ref(ref: TorchRef, gpu_family: str) -> Selection:
             steps.append(step)
         else:
             left_out[step.name] = reason
-    return Selection(steps=tuple(steps), left_out=left_out)
+    return steps, left_out
 
 
 def _reason_to_leave_out(step: Step, ref: TorchRef, gpu_family: str) -> str | None:
@@ -342,16 +337,15 @@ def steps_of_changed_trees(
     *,
     changed_components: Collection[str],
     unlent_steps: Collection[str],
-) -> Selection:
+) -> Sequence[Step]:
     """Return the steps from changed source trees to tested wheels.
 
     `unlent_steps` are those whose results no run can lend, so that they are done here.
     """
-    selection = steps_of_ref(ref, gpu_family)
-
     own_steps = {BUILD_STEPS[component].name for component in changed_components}
     own_steps.update(unlent_steps)
 
+    steps_of_whole_ref, _left_out = steps_of_ref(ref, gpu_family)
     steps: list[Step] = []
     for step in STEPS:
         if step.name in _LENT_STEPS:
@@ -360,10 +354,10 @@ def steps_of_changed_trees(
             # Here they are tests of the changed tree, however long they take.
             is_included = "torch" in changed_components
         else:
-            is_included = step in selection.steps
+            is_included = step in steps_of_whole_ref
         if is_included:
             steps.append(step)
-    return Selection(steps=tuple(steps), left_out={})
+    return steps
 
 
 def lent_components(ref: TorchRef, gpu_family: str, changed_components: Collection[str]) -> Sequence[str]:
@@ -373,7 +367,8 @@ def lent_components(ref: TorchRef, gpu_family: str, changed_components: Collecti
         needed_steps.update(BUILD_STEPS[component].needs)
 
     components: list[str] = []
-    for step in steps_of_ref(ref, gpu_family).steps:
+    steps, _left_out = steps_of_ref(ref, gpu_family)
+    for step in steps:
         if step.component is None or step.component in changed_components:
             continue
         if step.name in needed_steps:

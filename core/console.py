@@ -19,7 +19,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache
 from typing import Literal, TextIO
 
@@ -290,41 +289,20 @@ def _escape(text: str, escapes: Mapping[str, str]) -> str:
 # Steps at work
 
 
-@dataclass(frozen=True)
-class _LastRun:
-    """The same work last time, as if it had begun when this one did.
-
-    Attributes:
-        assumed_start: When this work began, by the monotonic clock.
-        seconds: How long it took last time.
-        command_counts: How many commands ninja ran then, each time that it ran.
-    """
-
-    assumed_start: float
-    seconds: float
-    command_counts: Sequence[int]
-
-    @property
-    def assumed_end(self) -> float:
-        """When this work will end, if it takes as long."""
-        return self.assumed_start + self.seconds
-
-
 # What this thread is at.
 STEP: ContextVar[Step | None] = ContextVar("step", default=None)
-_LAST_RUN: ContextVar[_LastRun | None] = ContextVar("last run", default=None)
+# How many seconds the same work took last time.
+_SECONDS_LAST_TIME: ContextVar[float | None] = ContextVar("seconds last time", default=None)
 
 
 @contextmanager
-def as_last_time(seconds: float, command_counts: Sequence[int] = ()) -> Iterator[None]:
-    """Estimate by what the same work took last time, unless ninja has another number of commands to run."""
-    now = time.monotonic()
-    last_run = _LastRun(assumed_start=now, seconds=seconds, command_counts=command_counts)
-    token = _LAST_RUN.set(last_run)
+def as_last_time(seconds: float | None) -> Iterator[None]:
+    """Estimate when steps end by what the same work took last time, until their tools count."""
+    token = _SECONDS_LAST_TIME.set(seconds)
     try:
         yield
     finally:
-        _LAST_RUN.reset(token)
+        _SECONDS_LAST_TIME.reset(token)
 
 
 class Step:
@@ -336,7 +314,7 @@ class Step:
         self.next_report = self.started + _FIRST_REPORT
         # By how many steps inside, and programs that print for themselves.
         self.covers = 0
-        self._last_run = _LAST_RUN.get()
+        self._seconds_last_time = _SECONDS_LAST_TIME.get()
         self._last_line = ""
         self._progress_since: float | None = None
         # Commands, per cents or bytes, and since when they were counted.
@@ -371,12 +349,11 @@ class Step:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds left as last time, else by what is done; None where nothing tells."""
+        """Seconds left, by what is counted, else as last time; None where nothing tells."""
         now = time.monotonic()
-        if self._last_run is not None and self._is_similar_to(self._last_run):
-            seconds_left = self._last_run.assumed_end - now
-            if seconds_left > 0:
-                return seconds_left
+        if not self._total_count and self._seconds_last_time is not None:
+            seconds_left = self.started + self._seconds_last_time - now
+            return seconds_left if seconds_left > 0 else None
 
         is_enough_known = _ENOUGH_COMMANDS <= self._done_count < self._total_count
         if self._progress_since is None or not is_enough_known:
@@ -384,18 +361,6 @@ class Step:
         seconds_each = (now - self._progress_since) / self._done_count
         remaining_count = self._total_count - self._done_count
         return seconds_each * remaining_count
-
-    def _is_similar_to(self, last_run: _LastRun) -> bool:
-        """Return whether ninja has about as many commands to run as last time, as far as that is known."""
-        is_count_known = bool(self._total_count) and not self._is_percentage
-        if not is_count_known or not last_run.command_counts:
-            return True
-
-        for command_count in last_run.command_counts:
-            difference = abs(self._total_count - command_count)
-            if difference <= command_count / 10:
-                return True
-        return False
 
     @property
     def progress(self) -> str:

@@ -325,9 +325,9 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_text(path: Path) -> str:
-    """Read a UTF-8 file."""
+    """Read a UTF-8 file, without the byte order mark that editors of Windows put before it."""
     try:
-        text = files.read_regular(path).decode("utf-8")
+        text = files.read_regular(path).decode("utf-8-sig")
     except MachineError as problem:
         raise MissingInputError(problem.message, hint=problem.hint) from problem
     except UnicodeDecodeError as problem:

@@ -13,12 +13,12 @@ import hashlib
 import io
 import ipaddress
 import netrc
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
 from core import console, files
@@ -39,6 +39,8 @@ _LARGEST_PAGE = 256 << 20
 # The directory at a wheel's end and its METADATA beside it fit into one request.
 _READ_AHEAD = 1 << 18
 
+_Content = TypeVar("_Content")
+
 
 def has_secret(url: str) -> bool:
     """Return whether an address carries a user name or password, which no installer may be given."""
@@ -57,6 +59,14 @@ def without_secret(url: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Received:
+    """An answer, and the address that gave it, at the end of all redirects."""
+
+    response: BaseHTTPResponse
+    url: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Request:
     """How addresses are asked: `cert` is a CA bundle, a body is POSTed, faults of a moment are waited for."""
 
@@ -67,7 +77,7 @@ class _Request:
     is_repeated: bool = True
     decode_content: bool = True
 
-    def send(self, url: str) -> BaseHTTPResponse:
+    def send(self, url: str) -> _Received:
         """Return the answer of an address, whatever its status; redirects of what has no body are followed.
 
         A password is not shown to another server.
@@ -89,12 +99,14 @@ class _Request:
 
             location = response.get_redirect_location()
             if not location or self.body is not None:
-                return response
+                return _Received(response=response, url=url)
 
             response.close()
             target = urljoin(without_secret(url), location)
             _require_http_address(target)
-            if not _is_same_server(url, target):
+            if _is_same_server(url, target):
+                target = _with_login_of(url, target)
+            else:
                 authorization = _login_in_address(target)
             url = target
 
@@ -244,6 +256,15 @@ def _is_same_server(url: str, target: str) -> bool:
     return target_parts.scheme in {source_parts.scheme, "https"}
 
 
+def _with_login_of(url: str, target: str) -> str:
+    """Return the address that a redirect leads to on the same server, with the login of the first one."""
+    login, at, _host_and_port = urlsplit(url).netloc.rpartition("@")
+    target_parts = urlsplit(target)
+    if not at or "@" in target_parts.netloc:
+        return target
+    return urlunsplit(target_parts._replace(netloc=f"{login}@{target_parts.netloc}"))
+
+
 def _login_in_address(url: str) -> str | None:
     """Return the header for the user name and password that an address carries."""
     if not has_secret(url):
@@ -258,6 +279,7 @@ def _login_in_netrc(host: str) -> str | None:
     """Return the header for a host by the user's netrc file, as pip and curl read it."""
     path = environment().get("NETRC")
     file = Path(path) if path else Path.home() / ".netrc"
+    # Its entry `default` would be shown to every server that a page links to.
     login = _logins_of_netrc(file).get(host)
     if login is None:
         return None
@@ -319,11 +341,16 @@ def _status_words(status: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What an address answered: its page, or why there is none; without a status there was no answer."""
+    """What an address answered: its page, or why there is none; without a status there was no answer.
+
+    `redirected_to` is the address of the page itself, which its links are relative to; None where that is
+    the address that was asked.
+    """
 
     text: str | None = None
     status: int | None = None
     problem: str | None = None
+    redirected_to: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -354,7 +381,7 @@ def request(
         file_headers.update(headers)
 
     file_request = _Request(headers=file_headers, cert=cert, decode_content=False)
-    response = file_request.send(url)
+    response = file_request.send(url).response
     try:
         yield response
     except HTTPError as problem:
@@ -400,7 +427,7 @@ def send_request(
     from urllib3.exceptions import HTTPError
 
     service_request = _Request(headers=headers, body=body, timeout=timeout, is_repeated=False)
-    response = service_request.send(url)
+    response = service_request.send(url).response
     try:
         content = response.read()
     except HTTPError as problem:
@@ -412,8 +439,6 @@ def send_request(
 
 def fetch(url: str, *, cert: str | None = None) -> Answer:
     """Request a page, not a cached copy of it; no answer is an answer, too."""
-    from urllib3.exceptions import HTTPError
-
     headers = {
         "Accept": "text/html",
         "Accept-Encoding": "gzip, deflate",
@@ -421,18 +446,47 @@ def fetch(url: str, *, cert: str | None = None) -> Answer:
     }
     page_request = _Request(headers=headers, cert=cert)
     try:
-        response = page_request.send(url)
+        return _repeat_where_broken_off(lambda: _fetch_page(page_request, url))
     except ServiceError as problem:
         reason = _reason(problem).removesuffix(".")
+        if _has_broken_off(problem):
+            return Answer(problem=f"its answer broke off ({reason})")
         return Answer(problem=f"it cannot be reached ({reason})")
 
+
+def _fetch_page(page_request: _Request, url: str) -> Answer:
+    from urllib3.exceptions import HTTPError
+
+    received = page_request.send(url)
     try:
-        return _read_page(response)
+        answer = _read_page(received.response)
     except HTTPError as problem:
-        reason = _reason(problem)
-        return Answer(problem=f"its answer broke off ({reason})")
+        raise _unreadable(url, problem) from problem
     finally:
-        response.close()
+        received.response.close()
+
+    if received.url == url:
+        return answer
+    return replace(answer, redirected_to=received.url)
+
+
+def _repeat_where_broken_off(read: Callable[[], _Content]) -> _Content:
+    """Return what is read; where a connection breaks off in the middle, all is read once more."""
+    for _attempt in range(_DOWNLOAD_ATTEMPTS - 1):
+        try:
+            return read()
+        except ServiceError as problem:
+            if not _has_broken_off(problem):
+                raise
+    return read()
+
+
+def _has_broken_off(problem: ServiceError) -> bool:
+    """Return whether an answer began and did not end; a server out of reach has been asked again already."""
+    from urllib3.exceptions import HTTPError, MaxRetryError
+
+    cause = problem.__cause__
+    return isinstance(cause, HTTPError) and not isinstance(cause, MaxRetryError)
 
 
 def _read_page(response: BaseHTTPResponse) -> Answer:
@@ -455,11 +509,15 @@ def _read_page(response: BaseHTTPResponse) -> Answer:
 
 def digest_of(url: str, *, cert: str | None = None) -> str:
     """Return the hex SHA-256 of a file, which is read for it."""
-    digest = hashlib.sha256()
-    with open_url(url, cert=cert) as response:
-        for chunk in response.stream(files.CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+
+    def compute_digest() -> str:
+        digest = hashlib.sha256()
+        with open_url(url, cert=cert) as response:
+            for chunk in response.stream(files.CHUNK):
+                digest.update(chunk)
+        return digest.hexdigest()
+
+    return _repeat_where_broken_off(compute_digest)
 
 
 def download(url: str, path: Path, *, sha256: str) -> None:
@@ -514,6 +572,10 @@ def _download_rest(url: str, stream: BinaryIO, progress: Transfer) -> None:
 
 def remote_file(url: str, *, cert: str | None = None) -> BinaryIO:
     """Open a file that is read where it is wanted; whole, if its server does not support ranges."""
+    return _repeat_where_broken_off(lambda: _open_remote_file(url, cert))
+
+
+def _open_remote_file(url: str, cert: str | None) -> BinaryIO:
     first_byte = {"Range": "bytes=0-0"}
     with open_url(url, cert=cert, headers=first_byte) as response:
         size = _size_by_range(response)
@@ -561,7 +623,8 @@ class _RemoteFile(io.RawIOBase):
         if end <= self._position:
             return 0
 
-        content = self._read_range(self._position, end)
+        position = self._position
+        content = _repeat_where_broken_off(lambda: self._read_range(position, end))
         count = len(content)
         buffer[:count] = content
         self._position += count

@@ -68,4 +68,5 @@ def _sha256_in(fragment: str) -> str:
     digests = parse_qs(fragment).get("sha256")
     if digests is None:
         return ""
-    return digests[0]
+    # Installers compare digests in any case.
+    return digests[0].lower()

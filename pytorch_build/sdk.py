@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from core import process
+from core.cli.options import split_list
 from core.data import Model, read_toml
 from core.env import Interpreter, interpreter, require
 from core.errors import MissingInputError, ProcessError, RocmError
@@ -83,7 +84,7 @@ def rocm_options_from(
     """Turn parsed arguments into the value that stages get."""
     return RocmOptions(
         source=source_options(arguments, _OPTION_PREFIX, env),
-        extras=tuple(extra for extra in arguments.rocm_extras.split(",") if extra),
+        extras=split_list(arguments.rocm_extras),
         pip_cache_dir=arguments.pip_cache_dir,
     )
 
@@ -289,7 +290,8 @@ def _require_facts(
         raise RocmError(
             f"ROCm {source.version} has no device code for {', '.join(missing_targets)}, "
             f"only for {', '.join(facts.available)}.",
-            hint="Choose others with --gpu-family or --pytorch-rocm-arch, or ROCm packages that have them.",
+            hint="Choose others with --gpu-family, --pytorch-rocm-arch or PYTORCH_ROCM_ARCH, "
+            "or ROCm packages that have them.",
         )
 
 

@@ -34,6 +34,8 @@ _STEM = re.compile(
     r"_(?P<target>[A-Za-z0-9][A-Za-z0-9-]*)(?P<features>(?::[a-z]+[+-])*)"
 )
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+# What `shasum`, `sha256sum --tag` and `openssl dgst` write: ``SHA256 (blas.tar.zst) = 12ab…``.
+_BSD_LINE = re.compile(r"SHA(2-)?256 ?\(.*\) ?= (?P<digest>[0-9A-Fa-f]{64})\s*")
 _DRIVE = re.compile(r"[A-Za-z]:")
 _LONGEST_MANIFEST = 1 << 20
 _MOST_HOPS = 40  # as many as Linux follows
@@ -96,9 +98,15 @@ def parse_name(filename: str) -> ArchiveName:
 
 
 def parse_sidecar(text: str, *, where: str) -> str:
-    """Read a ``.sha256sum``: the digest is the first word, whatever follows."""
+    """Read a ``.sha256sum`` in the form of GNU, where the digest is the first word, or that of BSD."""
+    text = text.removeprefix("\ufeff")
+    bsd_line = _BSD_LINE.fullmatch(text)
+    if bsd_line is not None:
+        return bsd_line["digest"].lower()
+
     words = text.split()
-    digest = words[0].lower() if words else ""
+    # sha256sum puts a backslash before the digest where it had to escape the file's name.
+    digest = words[0].removeprefix("\\").lower() if words else ""
     if not _DIGEST.fullmatch(digest):
         raise ArtifactError(f"{where} holds no SHA-256.", hint="Upload the artifact again.")
     return digest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
@@ -30,38 +30,30 @@ if TYPE_CHECKING:
     from pytorch_build.refs.torch_refs import TorchRef
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuildPlace:
-    """The run of this machine in which what another one lacks is built, and that one's lock."""
-
-    common: Common
-    lock: SourceLock | None
-
-    @classmethod
-    def for_run(
-        cls,
-        common: Common,
-        run_id: str,
-        cell: GroupCell,
-        lock: SourceLock | None,
-    ) -> BuildPlace:
-        """Return the run of this machine for another one, whatever store that is in."""
-        own_run = replace(
-            common,
-            run_id=f"{LOCAL_RUN}-bisect-{run_id}",
-            torch_ref=cell.torch_ref or "",
-            gpu_family=common.gpu_family or group_families(cell.artifact_group or ""),
-            store=DEFAULT_STORE,
-            read_store="",
-            external_repo="",
-        )
-        if lock is not None:
-            own_run = replace(own_run, release_type=lock.release_type)
-        return cls(common=own_run, lock=lock)
+def building_run(
+    common: Common,
+    run_id: str,
+    cell: GroupCell,
+    lock: SourceLock | None,
+) -> Common:
+    """Return the run of this machine in which what another one lacks is built, whatever store that is in."""
+    own_run = replace(
+        common,
+        run_id=f"{LOCAL_RUN}-bisect-{run_id}",
+        torch_ref=cell.torch_ref or "",
+        gpu_family=common.gpu_family or group_families(cell.artifact_group or ""),
+        store=DEFAULT_STORE,
+        read_store="",
+        external_repo="",
+    )
+    if lock is None:
+        return own_run
+    return replace(own_run, release_type=lock.release_type)
 
 
 def build_run(
-    place: BuildPlace,
+    common: Common,
+    lock: SourceLock | None,
     lending_run: RunGroup,
     rocm_builds: Sequence[records.Record],
     *,
@@ -71,7 +63,8 @@ def build_run(
     """Build the wheels of some packages.
 
     Args:
-        place: The run in which they are built.
+        common: The run in which they are built.
+        lock: The lock of the run that lacks them.
         lending_run: The run that lacks them, whose ROCm they are built on.
         rocm_builds: The records of that ROCm.
         packages: What is to be installed.
@@ -80,13 +73,12 @@ def build_run(
     Raises:
         MissingInputError: They cannot be built.
     """
-    common = place.common
     for record in rocm_builds:
-        _copy_rocm(place, lending_run, record)
+        _copy_rocm(common, lending_run, record)
     build_context = context(common)
     projects = _projects_to_build(packages, build_context.ref, gpu=build_context.gpu)
-    if place.lock is not None:
-        _write_lock(place, place.lock, build_context.ref)
+    if lock is not None:
+        _write_lock(common, lock, build_context.ref)
 
     sessions = [step.session for step in STEPS if step.component in projects]
     call = NoxCall(
@@ -108,11 +100,11 @@ def build_run(
         raise MissingInputError(f"It could not be built: {reason}") from problem
 
 
-def _copy_rocm(place: BuildPlace, lending_run: RunGroup, record: records.Record) -> None:
+def _copy_rocm(common: Common, lending_run: RunGroup, record: records.Record) -> None:
     """Copy the packages of a ROCm build into this machine's run, with their record."""
-    store = place.common.open_store()
-    outputs = place.common.outputs
-    folder = place.common.cache / "fetched"
+    store = common.open_store()
+    outputs = common.outputs
+    folder = common.cache / "fetched"
     copied_files = []
     for file in record.files:
         path = lending_run.store.fetch(file.key, folder)
@@ -134,7 +126,7 @@ def _projects_to_build(packages: Sequence[Requirement], ref: TorchRef, *, gpu: b
     return projects
 
 
-def _write_lock(place: BuildPlace, lock: SourceLock, ref: TorchRef) -> None:
+def _write_lock(common: Common, lock: SourceLock, ref: TorchRef) -> None:
     """Put the lock into the run: its commits stand, whatever the refs data names by now."""
     moved_projects: list[str] = []
     for name, source in ref.projects.items():
@@ -149,5 +141,5 @@ def _write_lock(place: BuildPlace, lock: SourceLock, ref: TorchRef) -> None:
 
     projects = {name: project.model_copy(update={"chosen": True}) for name, project in lock.projects.items()}
     text = lock.model_copy(update={"projects": projects}).model_dump_json()
-    key = place.common.outputs.source_lock_key(place.common.torch_ref)
-    place.common.open_store().put_bytes(key, text.encode(), replace=True)
+    key = common.outputs.source_lock_key(common.torch_ref)
+    common.open_store().put_bytes(key, text.encode(), replace=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ci import install
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ci.bisection.differences import RevisionFacts
-    from ci.bisection.revisions import RevisionSource
+    from ci.bisection.revisions import BisectRequest, RevisionSource
     from ci.bisection.search import Revision
     from core.env import Interpreter
 
@@ -30,28 +29,11 @@ SKIP = 125
 STOP = 128
 
 
-@dataclass(frozen=True, kw_only=True)
-class TestedCommand:
-    """The command that is tested.
-
-    Attributes:
-        words: The program and its arguments.
-        folder: Where it runs.
-        repeat: How often.
-        timeout: The seconds after which it counts as failed.
-    """
-
-    words: Sequence[str]
-    folder: Path
-    repeat: int
-    timeout: float
-
-
-def judge_revision(command: TestedCommand, source: RevisionSource, revision: Revision) -> Judgement:
+def judge_revision(source: RevisionSource, revision: Revision) -> Judgement:
     """Install a revision's packages and run the command; what cannot be installed is skipped."""
     try:
         with _installed(source, revision) as (interpreter, facts):
-            judgement = _run_command(command, source, revision, interpreter)
+            judgement = _run_command(source.request, revision, interpreter)
             return judgement.model_copy(update={"facts": facts})
     except (MissingInputError, EnvironmentSetupError) as problem:
         first_line, _, _ = problem.message.partition("\n")
@@ -104,34 +86,29 @@ def _facts_of_installation(
     return facts.model_copy(update={"packages": packages, "commits": commits})
 
 
-def _run_command(
-    command: TestedCommand,
-    source: RevisionSource,
-    revision: Revision,
-    interpreter: Interpreter,
-) -> Judgement:
+def _run_command(request: BisectRequest, revision: Revision, interpreter: Interpreter) -> Judgement:
     """Run the command in an environment as often as it is asked for."""
     own_path = process.handed_on().get("PATH", "")
     search_path = f"{interpreter.scripts}{os.pathsep}{own_path}"
-    program = _find_program(command, source, search_path)
+    program = _find_program(request, search_path)
     env = process.handed_on(
         PATH=search_path,
         VIRTUAL_ENV=str(interpreter.prefix),
         BISECT_RUN=revision.name,
     )
-    log = source.request.folder / "logs" / f"{revision.name}.log"
+    log = request.folder / "logs" / f"{revision.name}.log"
     log.unlink(missing_ok=True)
 
     exit_codes: list[int] = []
     last_words = ""
-    for _attempt in range(command.repeat):
-        console.echo(f"+ {command_line(command.words)}  (output: {log})")
+    for _attempt in range(request.repeat):
+        console.echo(f"+ {command_line(request.command)}  (output: {log})")
         ending = process.supervise(
-            [program, *command.words[1:]],
-            cwd=command.folder,
+            [program, *request.command[1:]],
+            cwd=request.command_folder,
             env=env,
             log=log,
-            seconds=command.timeout,
+            seconds=request.timeout,
         )
         exit_code = FAILED if ending.late else ending.returncode
         if not 0 <= exit_code < STOP:
@@ -145,15 +122,15 @@ def _run_command(
     return judgement.model_copy(update={"log": str(log)})
 
 
-def _find_program(command: TestedCommand, source: RevisionSource, search_path: str) -> Path:
+def _find_program(request: BisectRequest, search_path: str) -> Path:
     """Return the command's program: of the environment, of this machine, or of the folder that it runs in."""
-    name = command.words[0]
+    name = request.command[0]
     path = name
     if os.sep in name:
-        path = str(command.folder / name)
+        path = str(request.command_folder / name)
     program = process.which(path, path=search_path)
     if program is None:
-        packages = " ".join(map(str, source.request.packages))
+        packages = " ".join(map(str, request.packages))
         raise UsageError(
             f"There is no {name} in the environment, nor on this machine.",
             hint=f"Where a package has it: --packages '{packages} {name}'.",

@@ -33,6 +33,10 @@ class BisectRequest:
         source: The packages among whose versions is searched, or where the ROCm of runs is.
         good: The name of a revision at which the command works.
         bad: The name of one at which it fails.
+        command: The program that is run, and its arguments.
+        command_folder: Where it runs.
+        repeat: How often.
+        timeout: The seconds after which it counts as failed.
     """
 
     common: Common
@@ -41,6 +45,10 @@ class BisectRequest:
     source: PackageSource
     good: str
     bad: str
+    command: Sequence[str]
+    command_folder: Path
+    repeat: int
+    timeout: float
 
     @property
     def python(self) -> str | None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ci.bisection.building import BuildPlace, build_run
+from ci.bisection.building import build_run, building_run
 from ci.bisection.differences import RevisionFacts, facts_of_run
 from ci.bisection.search import Revision, find_revision
 from ci.report.facts import read_run
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from ci import install
     from ci.bisection.revisions import BisectRequest
+    from core.cli.options import Common
     from core.packages.package_source import PackageSource
     from core.stores import Store
 
@@ -75,13 +76,19 @@ class StoredRuns:
         if not ends:
             ends = list(self._run_ids[-1:])
         common_cells = self._cells_in_common(ends)
+        names = " and ".join(ends)
+        if not common_cells:
+            raise UsageError(
+                f"Nothing that {names} built can be compared.",
+                hint="Name runs that built the same torch ref, GPU family and Python.",
+            )
+
         requested_cells = [cell for cell in common_cells if self._is_requested(cell)]
         if len(requested_cells) == 1:
             return requested_cells[0]
 
         count = len(requested_cells) or "none"
         listed_cells = [f"\n  {cell}" for cell in requested_cells or common_cells]
-        names = " and ".join(ends)
         raise UsageError(
             f"One cell is searched, and the options leave {count} of those that {names} have in common:"
             + "".join(listed_cells),
@@ -116,7 +123,7 @@ class StoredRuns:
 
         cells: set[GroupCell] = set()
         for group in facts.groups:
-            if any(record.stage == BUILD_ROCM for _, record in group.records):
+            if any(record.stage == BUILD_ROCM for record in group.records):
                 cells.add(GroupCell(artifact_group=group.name))
         return cells
 
@@ -248,12 +255,15 @@ class StoredRuns:
     def _group(self, revision: Revision) -> RunGroup:
         """Return where the packages of a run are: of one that lacks them, in a run of this machine."""
         if revision.lacks:
-            place = self._build_place(revision)
+            own_run = self._building_run(revision)
             return RunGroup(
-                store=place.common.open_store(),
-                outputs=place.common.outputs,
+                store=own_run.open_store(),
+                outputs=own_run.outputs,
                 name=self._artifact_group,
             )
+        return self._stored_group(revision)
+
+    def _stored_group(self, revision: Revision) -> RunGroup:
         return RunGroup(
             store=self._store,
             outputs=self._outputs(revision.name),
@@ -302,22 +312,18 @@ class StoredRuns:
             return source
         return PackageIndex(url=release_index_url("", family))
 
-    def _build_place(self, revision: Revision) -> BuildPlace:
-        """Return the run of this machine in which what another one lacks is built, from its lock."""
-        return BuildPlace.for_run(
-            self.request.common, revision.name, self.cell, self._read_lock(revision.name)
-        )
+    def _building_run(self, revision: Revision) -> Common:
+        """Return the run of this machine in which what another one lacks is built."""
+        lock = self._read_lock(revision.name)
+        return building_run(self.request.common, revision.name, self.cell, lock)
 
     def _build(self, revision: Revision) -> None:
         """Build what a run lacks, on its ROCm."""
-        lending_run = RunGroup(
-            store=self._store,
-            outputs=self._outputs(revision.name),
-            name=self._artifact_group,
-        )
+        lending_run = self._stored_group(revision)
         rocm_builds = [record for record in self._read_builds(lending_run) if record.stage == BUILD_ROCM]
         build_run(
-            self._build_place(revision),
+            self._building_run(revision),
+            self._read_lock(revision.name),
             lending_run,
             rocm_builds,
             packages=self.request.packages,

@@ -36,7 +36,9 @@ def carry_out(store: Store, plan: DeletionPlan) -> int:
             sizes[stored_object.key] = stored_object.size
         if unit.folder is not None:
             keys_by_folder[unit.folder].update(unit.keys)
-    keys = _sort_by_kind(sizes)
+    keys_by_kind: defaultdict[str, list[str]] = defaultdict(list)
+    for key in sizes:
+        keys_by_kind[_kind_of(key)].append(key)
 
     _require_unused(store, sizes)
     with parallel.transfer(f"deletion in {store.url}", size=plan.size) as progress:
@@ -45,49 +47,28 @@ def carry_out(store: Store, plan: DeletionPlan) -> int:
             store.delete(key)
             progress.advance(sizes[key])
 
-        parallel.map_in_threads(delete, keys.pages)
+        parallel.map_in_threads(delete, keys_by_kind["page"])
         for folder, folder_keys in keys_by_folder.items():
             _write_pages_without(store, folder, folder_keys)
 
         _require_unused(store, sizes)
-        parallel.map_in_threads(delete, keys.sidecars)
+        parallel.map_in_threads(delete, keys_by_kind["sidecar"])
         for folder, folder_keys in keys_by_folder.items():
             _await_pages(store, folder, folder_keys)
-        parallel.map_in_threads(delete, keys.distributions)
-        parallel.map_in_threads(delete, keys.other_keys)
+        parallel.map_in_threads(delete, keys_by_kind["distribution"])
+        parallel.map_in_threads(delete, keys_by_kind["other"])
     return len(sizes)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _KeysByKind:
-    """Keys in the order in which they are deleted."""
-
-    pages: Sequence[str]
-    sidecars: Sequence[str]
-    distributions: Sequence[str]
-    other_keys: Sequence[str]
-
-
-def _sort_by_kind(keys: Iterable[str]) -> _KeysByKind:
-    pages: list[str] = []
-    sidecars: list[str] = []
-    distributions: list[str] = []
-    other_keys: list[str] = []
-    for key in keys:
-        if is_page(key):
-            pages.append(key)
-        elif key.endswith(SIDECAR_SUFFIX):
-            sidecars.append(key)
-        elif key.endswith(DISTRIBUTION_SUFFIXES):
-            distributions.append(key)
-        else:
-            other_keys.append(key)
-    return _KeysByKind(
-        pages=pages,
-        sidecars=sidecars,
-        distributions=distributions,
-        other_keys=other_keys,
-    )
+def _kind_of(key: str) -> str:
+    """Return the kind of an object: kinds are deleted one after another."""
+    if is_page(key):
+        return "page"
+    if key.endswith(SIDECAR_SUFFIX):
+        return "sidecar"
+    if key.endswith(DISTRIBUTION_SUFFIXES):
+        return "distribution"
+    return "other"
 
 
 def _require_unused(store: Store, keys: Iterable[str]) -> None:

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -31,36 +30,34 @@ _BUILD_REQUIREMENTS = ("setuptools", "wheel")  # what the rocm sdist is built wi
 _ROCM_PART_PREFIX = "rocm-sdk-"
 
 
-@dataclass(frozen=True, kw_only=True)
-class DownloadOptions:
-    """Which files of a run are fetched, and where to.
+def download(
+    common: Common,
+    folder: Path,
+    artifact_group: str | None,
+    packages: Sequence[str],
+    *,
+    with_dependencies: bool,
+    jobs: int,
+) -> None:
+    """Fetch the files of a run that are not there already, and print how to install them.
 
-    Attributes:
-        folder: Where they go.
+    Args:
+        common: Which run.
+        folder: Where the files go.
         artifact_group: The run's group of wheels; None for that of the GPU family.
         packages: Requirements; with none, everything is fetched.
         with_dependencies: Also what they require of others, from the store's index of dependencies.
         jobs: How many files are fetched at a time.
     """
-
-    folder: Path
-    artifact_group: str | None
-    packages: Sequence[str]
-    with_dependencies: bool
-    jobs: int
-
-
-def download(common: Common, options: DownloadOptions) -> None:
-    """Fetch the files of a run that are not there already, and print how to install them."""
-    group = find_group(common, options.artifact_group or common.artifact_group or None)
+    group = find_group(common, artifact_group or common.artifact_group or None)
     tag = _python_tag(common)
     candidates: Sequence[Candidate] = [candidate for candidate in group.listed if candidate.fits(tag)]
     if not candidates:
         raise MissingInputError(f"Nothing in {group.where} is for that Python.", hint="Leave --python out.")
 
     requirements: Sequence[Requirement] = ()
-    if options.packages:
-        requirements = parse_requirements(options.packages)
+    if packages:
+        requirements = parse_requirements(packages)
     devices = devices_for(requirements, common.gpu_family or group.family, for_this_machine=False)
     candidates = _for_devices(candidates, devices)
     _require_names(group, requirements, candidates)
@@ -70,18 +67,18 @@ def download(common: Common, options: DownloadOptions) -> None:
     if roots:
         selected_files = closure(group, candidates, roots, devices)
     other_requirements: Sequence[str] = ()
-    if options.with_dependencies:
+    if with_dependencies:
         selected_files = [*selected_files, *dependencies(group, selected_files, tag)]
     else:
         other_requirements = _requirements_of_others(group, selected_files)
 
-    folder = options.folder.absolute()
+    folder = folder.absolute()
     count = console.counted(len(selected_files), "file")
     print_files(selected_files)
     if common.dry_run:
         console.done(f"setup_venv: {count} would be fetched from {group.where} into {folder}")
         return
-    new_names = fetch(group, selected_files, folder, jobs=options.jobs)
+    new_names = fetch(group, selected_files, folder, jobs=jobs)
     console.done(f"setup_venv: {count} in {folder}, {len(new_names)} of them fetched now")
     console.say(f"Install them: {command(folder, selected_files, roots, other_requirements)}")
 

@@ -10,7 +10,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasPath, BaseModel, ConfigDict, Field
 
 from ci.github import GitHub
 from ci.plan.data import EventName
@@ -32,14 +32,8 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
 
-class _Repository(_Part):
-    full_name: str
-
-
-class _Side(_Part):
-    ref: str = ""
-    sha: str = ""
-    repo: _Repository | None = None  # null once a fork is deleted
+class _Payload(_Part):
+    repository: str | None = Field(None, validation_alias=AliasPath("repository", "full_name"))
 
 
 class _Label(_Part):
@@ -49,8 +43,13 @@ class _Label(_Part):
 class _PullRequest(_Part):
     number: int = Field(default=0, ge=0)
     labels: tuple[_Label, ...] | None = None
-    head: _Side
-    base: _Side
+    head: dict[str, Any]
+    head_commit: str = Field("", validation_alias=AliasPath("head", "sha"))
+    # The head has none once a fork is deleted.
+    head_repository: str = Field(DELETED_FORK, validation_alias=AliasPath("head", "repo", "full_name"))
+    base: dict[str, Any]
+    base_branch: str = Field("", validation_alias=AliasPath("base", "ref"))
+    base_commit: str = Field("", validation_alias=AliasPath("base", "sha"))
     updated_at: datetime | None = None
 
 
@@ -65,14 +64,10 @@ class _PushPayload(_Part):
     deleted: bool = False
 
 
-class _MergeGroup(_Part):
-    base_ref: str
-    base_sha: str = ""
-    head_sha: str = ""
-
-
 class _MergeGroupPayload(_Part):
-    merge_group: _MergeGroup
+    base_ref: str = Field(validation_alias=AliasPath("merge_group", "base_ref"))
+    base_sha: str = Field("", validation_alias=AliasPath("merge_group", "base_sha"))
+    head_sha: str = Field("", validation_alias=AliasPath("merge_group", "head_sha"))
 
 
 class _InputsPayload(_Part):
@@ -115,6 +110,11 @@ def read_payload(path: Path) -> Mapping[str, Any]:
     return json_object(read_text(path), where=f"{path}, the event of a CI run,")
 
 
+def repository_of(payload: Mapping[str, Any]) -> str | None:
+    """Return the repository that GitHub sent an event for; None where the payload names none."""
+    return validated(payload, _Payload, where="the event").repository
+
+
 def parse(
     name: str,
     payload: Mapping[str, Any],
@@ -145,7 +145,7 @@ def parse(
             )
         case "merge_group":
             # What the branch would become, so it is planned as the push that would follow.
-            group = validated(payload, _MergeGroupPayload, where="the merge_group event").merge_group
+            group = validated(payload, _MergeGroupPayload, where="the merge_group event")
             return Event(
                 name="push",
                 repository=repository,
@@ -174,20 +174,18 @@ def _pull_request(payload: Mapping[str, Any], repository: str) -> Event:
     if pull_request.labels is not None:
         labels = tuple(sorted(label.name for label in pull_request.labels))
 
-    head = pull_request.head.repo
-    head_repository = DELETED_FORK if head is None else head.full_name
-    is_fork = head_repository.casefold() != repository.casefold()
+    is_fork = pull_request.head_repository.casefold() != repository.casefold()
 
     updated_at = pull_request.updated_at
     return Event(
         name="pull_request",
         repository=repository,
-        branch=pull_request.base.ref or None,
-        commit=_commit(pull_request.head.sha),
+        branch=pull_request.base_branch or None,
+        commit=_commit(pull_request.head_commit),
         number=pull_request.number or None,
         labels=labels,
-        fork=head_repository if is_fork else None,
-        base=_commit(pull_request.base.sha),
+        fork=pull_request.head_repository if is_fork else None,
+        base=_commit(pull_request.base_commit),
         day=None if updated_at is None else updated_at.date(),
     )
 
@@ -258,39 +256,41 @@ def event_changes(event: Event, root: Path, github: GitHub | None) -> Changes:
 def changed_by_git(event: Event, root: Path) -> Sequence[str]:
     """Return the files that an event changed, both names of moved ones.
 
-    GitHub merges a pull request for the checkout, and the files are those that the merge brings. Elsewhere
-    they are those that differ from the event's base.
+    Those of a push differ between its two commits. A pull request's are those that its own commits change:
+    what its base has got meanwhile does not count.
     """
-    if event.name == "pull_request" and _is_merge(root):
+    if event.name == "pull_request" and _is_merge_of(event, root):
         return difference("HEAD^1", root)
     if event.base is None:
         raise ProcessError("the event names no commit to compare with")
-    return difference(event.base, root)
+
+    commit = event.commit or "HEAD"
+    base = event.base
+    if event.name == "pull_request":
+        base = _git(root, "merge-base", base, commit).strip()
+    return difference(base, root, commit=commit)
 
 
-def _is_merge(root: Path) -> bool:
+def _is_merge_of(event: Event, root: Path) -> bool:
+    """Return whether GitHub's merge of a pull request is checked out.
+
+    Its head may be a merge itself, of its base or of another branch, and be checked out in GitHub's place.
+    """
     command = ["git", "rev-parse", "--verify", "--quiet", "HEAD^2"]
     completed = process.capture(command, cwd=root, check=False, timeout=_GIT_SECONDS)
-    return completed.returncode == 0
+    return completed.stdout.strip() == event.commit
 
 
-def difference(base: str, root: Path) -> Sequence[str]:
-    """Return the files that differ between a commit and the checkout's."""
+def difference(base: str, root: Path, *, commit: str = "HEAD") -> Sequence[str]:
+    """Return the files that differ between two commits."""
     # Outside a repository `git diff` compares folders, and says how to call it so.
-    command = [
-        "git",
-        "diff-tree",
-        "-r",
-        "--name-only",
-        "-z",
-        "--no-renames",
-        "--end-of-options",
-        base,
-        "HEAD",
-        "--",
-    ]
-    completed = process.capture(command, cwd=root, timeout=_GIT_SECONDS)
-    return [path for path in completed.stdout.split("\0") if path]
+    options = ["-r", "--name-only", "-z", "--no-renames", "--end-of-options"]
+    output = _git(root, "diff-tree", *options, base, commit, "--")
+    return [path for path in output.split("\0") if path]
+
+
+def _git(root: Path, *arguments: str) -> str:
+    return process.capture(["git", *arguments], cwd=root, timeout=_GIT_SECONDS).stdout
 
 
 def _last_line(problem: FatalError) -> str:

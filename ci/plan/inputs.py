@@ -193,7 +193,13 @@ def _is_empty(value: Any) -> bool:  # noqa: ANN401 - of a payload
 def _refuse_other_than_texts(alias: str, value: Any) -> None:  # noqa: ANN401 - of a payload
     members = value if isinstance(value, list | tuple) else [value]
     for member in members:
-        if not isinstance(member, str | bool | int | float):
+        # YAML and JSON read 3.10 without quotes as 3.1, and nobody can tell them apart afterwards.
+        if isinstance(member, float):
+            raise UsageError(
+                f"The input {alias!r} is the number {member}, which may have lost zeros.",
+                hint=f'Write it as a text: "{member}".',
+            )
+        if not isinstance(member, str | bool | int):
             raise UsageError(f"The input {alias!r} is neither a text nor a list of texts.")
 
 

@@ -2,14 +2,15 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from ci.plan.data import MatrixFile
+from ci.tables import Table, one_line
 from core import console
 from core.data import Value, compact, in_force, key_path
 from core.errors import UsageError, nearest
-from core.run.job_files import table, text
+from core.run.job_files import text
 from core.run.plan import Plan, PlannedJob, job_outputs
 
 # The decisions of a plan, and what people call them.
@@ -21,38 +22,6 @@ _DECISIONS = {
     "promote": "promote",
 }
 _MOST_ROWS = 300  # a summary is read by people; the plan itself has them all
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """A table about a plan, with values of any origin."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-    def show(self) -> None:
-        """Print it."""
-        rows = [_printable_row(row) for row in self.rows]
-        console.table(self.columns, rows, title=self.title)
-
-    def markdown(self) -> str:
-        """Return its first rows as Markdown."""
-        rows = [_markdown_row(row) for row in self.rows[:_MOST_ROWS]]
-        return table(self.columns, rows)
-
-
-def _printable_row(row: Sequence[str]) -> Sequence[str]:
-    return [_line(value) for value in row]
-
-
-def _markdown_row(row: Sequence[str]) -> Sequence[str]:
-    return [text(_line(value)) for value in row]
-
-
-def _line(value: str) -> str:
-    """Return a text of any origin on one line, without what would steer a terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in value)
 
 
 def outputs(plan: Plan) -> Mapping[str, str]:
@@ -145,7 +114,7 @@ def origin_table(plan: Plan) -> Table:
 
 def _show_notes(plan: Plan) -> None:
     for note in plan.notes:
-        console.warn(_line(note), title="plan")
+        console.warn(one_line(note), title="plan")
 
 
 def explain(prefix: str, plan: Plan | None, *, as_json: bool) -> None:
@@ -230,7 +199,7 @@ def _values_behind(
 
 
 def _markdown_notes(notes: Sequence[str]) -> Sequence[str]:
-    return [f"> ⚠️ {text(_line(note))}\n" for note in notes]
+    return [f"> ⚠️ {text(one_line(note))}\n" for note in notes]
 
 
 def summary_of_new_notes(plan: Plan, completed_plan: Plan) -> str:
@@ -246,10 +215,10 @@ def summary(plan: Plan) -> str:
     lines = ["### Plan", "", *_markdown_notes(plan.notes)]
     lines += [decision_table(plan).markdown(), ""]
     if jobs.rows:
-        lines += [jobs.markdown(), ""]
+        lines += [jobs.markdown(most_rows=_MOST_ROWS), ""]
     if len(jobs.rows) > _MOST_ROWS:
         lines += [f"and {len(jobs.rows) - _MOST_ROWS} more jobs", ""]
     if left_out.rows:
         heading = f"<details><summary>Left out: {len(left_out.rows)}</summary>"
-        lines += [heading, "", left_out.markdown(), "", "</details>"]
+        lines += [heading, "", left_out.markdown(most_rows=_MOST_ROWS), "", "</details>"]
     return "\n".join(lines)

@@ -32,6 +32,7 @@ from core.run.plan import (
 from pytorch_build.components import COMPONENTS, with_required
 from pytorch_build.lock.versions import python_tag
 from rocm_packaging.packages.versions import compute
+from rocm_packaging.sample.facts import FAMILIES, TARGETS
 
 if TYPE_CHECKING:
     from ci.plan.decisions import Question
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from pytorch_build.refs.torch_refs import TorchRef
 
 _SAMPLE = "sample"
+_SAMPLE_TARGETS = frozenset(TARGETS)
 _PACKAGE_ROCM = ("build_rocm", "check_rocm")
 
 
@@ -65,6 +67,7 @@ def plan(question: Question) -> Plan:
         test_labels=decisions.requested_tests(question),
         left_out=[*families_left_out, *builds_left_out],
     )
+    builds = planner.leave_out_without_rocm(builds)
     for build in builds:
         planner.add(build)
 
@@ -224,6 +227,26 @@ class _JobPlanner:
     test_labels: dict[Platform, tuple[str, ...]]
     left_out: list[LeftOut]
     jobs: list[PlannedJob] = field(default_factory=list)
+
+    def leave_out_without_rocm(self, builds: Sequence[Build]) -> Sequence[Build]:
+        """Return the builds for whose GPUs there is ROCm; the one that refs bring along is for some alone."""
+        if self.ref_with_rocm is None:
+            return builds
+
+        builds_with_rocm: list[Build] = []
+        for build in builds:
+            if build.has_rocm and not _SAMPLE_TARGETS.issuperset(build.variant.gpu_targets):
+                self._leave_out(build.words, "the sample has no ROCm for it")
+            else:
+                builds_with_rocm.append(build)
+
+        if builds and not builds_with_rocm:
+            names = ", ".join(build.words for build in builds)
+            raise UsageError(
+                f"The sample has no ROCm for {names}.",
+                hint=f"Choose another with --gpu-family: {', '.join(FAMILIES)}, cpu.",
+            )
+        return builds_with_rocm
 
     def add(self, build: Build) -> None:
         """Add the jobs of a family in a build variant."""

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from ci.publish.index import IndexUpdate, Notice, RecordSource, write_index
 from core import console, parallel
+from core.cell import GroupCell
 from core.data import AnyModel, Model, OptionalText, parse_json
 from core.errors import MissingInputError, StoreError
 from core.run import Platform, key_name, locations
@@ -115,6 +116,18 @@ class Override(Model):
     reason: str = Field(min_length=1)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reason:
+    """Why a set is not promoted: for a cell of it, or as a whole."""
+
+    cell: GroupCell
+    message: str
+    overridable: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.cell}: {self.message}" if str(self.cell) else self.message
+
+
 class PromotedFile(FileRecord):
     """A wheel or sdist of the release, and what was staged and tested of it."""
 
@@ -128,7 +141,7 @@ class PromotedFile(FileRecord):
 
 
 class Decision(Model):
-    """What was promoted, on which grounds, when and by whom."""
+    """Whether a set is promoted, on which grounds, when and by whom; the store keeps it where it is."""
 
     schema_version: Literal[1] = 1
     set_name: str
@@ -144,7 +157,11 @@ class Decision(Model):
     by: str
     staging: tuple[DocumentDigest, ...]
     rulings: tuple[Ruling, ...]
-    override: Override | None = None
+    reasons: tuple[Reason, ...] = Field(
+        default=(),
+        exclude=True,
+    )  # against it; none of a set that is promoted
+    override: Override | None = None  # None where no ruling needs it
     files: tuple[PromotedFile, ...]
 
     @property

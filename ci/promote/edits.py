@@ -8,7 +8,6 @@ import ast
 import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -354,32 +353,24 @@ def _with_kept_target(
 # _dist_info.py
 
 
-@dataclass(frozen=True, kw_only=True)
-class _KeptDistInfo:
-    """The lines of a ``_dist_info.py`` for kept targets, and the lists of targets that they have by name."""
-
-    lines: Sequence[str]
-    targets: Mapping[str, Sequence[str]]
-
-
 def edit_dist_info(content: bytes, change: RocmChange) -> bytes:
     """Drop the targets that are not kept from a ``_dist_info.py``; the default becomes one that is."""
-    dist_info = _keep_dist_info(content.decode().split("\n"), change)
-    default_target = _default_target(dist_info.targets)
+    kept_lines, targets_by_list = _keep_dist_info(content.decode().split("\n"), change)
+    default_target = _default_target(targets_by_list)
 
     def replace_default(default: re.Match[str]) -> str:
         if change.keeps_target(default["gpu"]):
             return default[0]
         return repr(default_target)
 
-    lines = [_DEFAULT.sub(replace_default, line) for line in dist_info.lines]
-    return "\n".join(lines).encode()
+    return "\n".join(_DEFAULT.sub(replace_default, line) for line in kept_lines).encode()
 
 
 def _keep_dist_info(
     lines: Sequence[str],
     change: RocmChange,
-) -> _KeptDistInfo:
+) -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
+    """Return the lines for kept targets, and the lists of targets that they have by name."""
     kept_lines: list[str] = []
     targets: dict[str, list[str]] = {}
     for line in lines:
@@ -395,10 +386,7 @@ def _keep_dist_info(
             kept_lines.append(f"{assignment['name']} = {kept_targets!r}")
         else:
             kept_lines.append(line)
-    return _KeptDistInfo(
-        lines=kept_lines,
-        targets=targets,
-    )
+    return kept_lines, targets
 
 
 def _default_target(targets: Mapping[str, Sequence[str]]) -> str:

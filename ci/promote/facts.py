@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from ci.github import first_line
 from ci.promote import documents
-from ci.promote.documents import DocumentDigest, StagedFile, StagedLock, StagingRecord
+from ci.promote.documents import DocumentDigest, Reason, StagedFile, StagedLock, StagingRecord
 from ci.promote.runs import CompletedTest, RecordedGroup, find_lock, read_group
 from core import parallel
 from core.cell import GroupCell, python_of_tag
@@ -49,20 +49,6 @@ class StagedWheel:
     def is_rocm(self) -> bool:
         """Whether it is one of ROCm's own packages."""
         return is_rocm(self.file.distribution)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reason:
-    """Why a set is not promoted: for a cell of it, or as a whole."""
-
-    cell: GroupCell
-    message: str
-    overridable: bool = False
-
-    @property
-    def in_words(self) -> str:
-        """The reason with the part of the set that it is about."""
-        return f"{self.cell}: {self.message}" if str(self.cell) else self.message
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,6 @@ It also yanks what is released, and removes a set that was: what names it, then 
 import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from ci.install.dependencies import mirror, source_of
@@ -22,25 +21,22 @@ from core.wheel.distributions import SIDECAR
 from rocm_packaging.packages.layouts import is_rocm
 
 
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """What is asked of permanent indexes; nothing changes where they are only compared.
+def check_indexes(
+    store: Store,
+    *,
+    write: bool,
+    yanked: str | None,
+    reason: str | None,
+    removed_set: str | None,
+) -> None:
+    """Compare the pages of every permanent folder of a store with its files, or write them.
 
-    Attributes:
+    Args:
+        store: The store; nothing changes where it is a dry run.
         write: Whether pages are written.
         yanked: A release to yank, `NAME==VERSION` or a file's name; None for none.
         reason: Why it is yanked.
         removed_set: A promoted set to take out; None for none.
-    """
-
-    write: bool
-    yanked: str | None
-    reason: str | None
-    removed_set: str | None
-
-
-def check_indexes(store: Store, change: Change) -> None:
-    """Compare the pages of every permanent folder of a store with its files, or write them.
 
     Raises:
         StoreError: A page is not what it should be, and nothing is written.
@@ -52,11 +48,14 @@ def check_indexes(store: Store, change: Change) -> None:
             f"{store.url} has no index that stays: {known_folders}/.", hint="Name another place with --store."
         )
 
-    if change.yanked is not None:
-        yank(store, change.yanked, change.reason or "")
+    changes: list[str] = []
     removed_keys: Sequence[str] = ()
-    if change.removed_set is not None:
-        removed_keys = unname_set(store, change.removed_set)
+    if yanked is not None:
+        yank(store, yanked, reason or "")
+        changes.append(f"{yanked} is yanked")
+    if removed_set is not None:
+        removed_keys = unname_set(store, removed_set)
+        changes.append(f"{removed_set} is removed, {console.counted(len(removed_keys), 'file')}")
 
     indexes = {folder: write_pages() for folder, write_pages in folders.items()}
 
@@ -64,7 +63,7 @@ def check_indexes(store: Store, change: Change) -> None:
     for key in removed_keys:
         store.delete(key)
 
-    _report(store, change, indexes, removed_keys)
+    _report(store, indexes, changes, removed_keys, write=write)
 
 
 def permanent_folders(store: Store) -> Mapping[str, Callable[[], IndexUpdate]]:
@@ -86,9 +85,11 @@ def permanent_folders(store: Store) -> Mapping[str, Callable[[], IndexUpdate]]:
 
 def _report(
     store: Store,
-    change: Change,
     indexes: Mapping[str, IndexUpdate],
+    changes: Sequence[str],
     removed_keys: Sequence[str],
+    *,
+    write: bool,
 ) -> None:
     """Print what was compared and written; a `StoreError` where pages are wrong and stay so."""
     rows = []
@@ -100,24 +101,17 @@ def _report(
         rows.append((folder, *map(str, counts)))
         stale_pages += index.changed_pages
         unlisted_files += [f"{file.key} is not listed: {file.reason}." for file in held_back_files]
-    pages_column = "pages written" if change.write else "stale pages"
+    pages_column = "pages written" if write else "stale pages"
     console.table(("folder", "files", pages_column, "not listed"), rows)
 
-    if change.write:
+    if write:
         for line in unlisted_files:
             console.warn(line)
-        results = []
-        if change.yanked is not None:
-            results.append(f"{change.yanked} is yanked")
-        if change.removed_set is not None:
-            file_count = console.counted(len(removed_keys), "file")
-            results.append(f"{change.removed_set} is removed, {file_count}")
         page_count = console.counted(len(stale_pages), "page")
-        results.append(f"{page_count} written in {store.url}")
-        console.done(f"index: {'; '.join(results)}")
+        console.done(f"index: {'; '.join([*changes, f'{page_count} written in {store.url}'])}")
         return
 
-    if change.yanked is not None or change.removed_set is not None:
+    if changes:
         console.done("index: nothing is changed yet: add --write")
         return
     if stale_pages or unlisted_files:

@@ -10,7 +10,7 @@ A refusal is written down, too: the pages of staging say which set was not relea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -22,8 +22,7 @@ from core.stores import Store
 from core.wheel.distributions import SIDECAR
 
 if TYPE_CHECKING:
-    from ci.promote.facts import Reason, SetFacts
-    from core.cell import GroupCell
+    from ci.promote.facts import SetFacts
 
 
 # What is promoted
@@ -78,7 +77,10 @@ def carry_out(
     if claimed_decision is None:
         claimed_decision = _write_first(bucket, decision.intent_key, decision)
 
-    new_count = documents.copy_files(bucket, source, _source_keys(decision), jobs=jobs)
+    # Rewritten files lie where the release has them.
+    is_rewritten = decision.from_version != ""
+    source_keys = {file: file.key if is_rewritten else file.staged_key for file in decision.files}
+    new_count = documents.copy_files(bucket, source, source_keys, jobs=jobs)
 
     # Whatever the copies say: nothing is listed that did not arrive.
     absent_keys = missing_keys(bucket, decision)
@@ -95,12 +97,6 @@ def carry_out(
         previous_decision = _write_first(bucket, decision.key, completed_decision)
     bucket.delete(decision.intent_key)
     return previous_decision, new_count
-
-
-def _source_keys(decision: Decision) -> Mapping[PromotedFile, str]:
-    """Return where the files lie that are promoted; rewritten ones lie where the release has them."""
-    is_rewritten = decision.from_version != ""
-    return {file: file.key if is_rewritten else file.staged_key for file in decision.files}
 
 
 def _list_files(bucket: Store, decision: Decision) -> None:
@@ -204,12 +200,9 @@ def require_same_targets(bucket: Store, decision: Decision) -> None:
 def record_refusal(
     bucket: Store,
     facts: SetFacts,
-    reasons: Sequence[Reason],
-    *,
-    by: str,
-    refused: str,
+    decision: Decision,
 ) -> None:
-    """Write down why a set was not released, and let the pages of its staging say so.
+    """Write down why a set is not released, and let the pages of its staging say so.
 
     A set that was released before stays as it is: what is refused is only to release it once more.
     """
@@ -220,21 +213,18 @@ def record_refusal(
                 "set_name": facts.set_name,
                 "family": place.artifact_group,
                 "platform": place.platform,
-                "refused": refused,
-                "by": by,
-                "reasons": tuple(reason.in_words for reason in reasons),
-                "staged_keys": _staged_keys(facts, place),
+                "refused": decision.decided,
+                "by": decision.by,
+                "reasons": tuple(map(str, decision.reasons)),
+                "staged_keys": sorted(
+                    {wheel.file.key for wheel in facts.wheels if wheel.cell.place == place}
+                ),
             }
         )
         if documents.is_unreleased(bucket, refusal):
             bucket.put_bytes(refusal.key, documents.serialized(refusal))
 
     update_refusals(bucket, {place.artifact_group or "" for place in places})
-
-
-def _staged_keys(facts: SetFacts, place: GroupCell) -> Sequence[str]:
-    """Return the keys of a set's wheels for an artifact group and platform."""
-    return sorted({wheel.file.key for wheel in facts.wheels if wheel.cell.place == place})
 
 
 def update_refusals(

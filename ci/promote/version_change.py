@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -22,6 +22,7 @@ from packaging.version import Version
 from pydantic import model_validator
 
 from ci.promote import documents
+from ci.promote.promotion import identity_of
 from core.data import Model, data_file
 from core.errors import MissingInputError, UsageError, WheelError, nearest
 from core.families import families
@@ -32,7 +33,7 @@ from rocm_packaging.packages import versions
 from rocm_packaging.packages.layouts import covers, device_target, host_distribution
 
 if TYPE_CHECKING:
-    from ci.promote.documents import PromotedFile
+    from ci.promote.documents import Decision, PromotedFile
     from ci.promote.facts import SetFacts
 
 # How a distribution carries ROCm's version: as its own, at the end of a local version, or not at all.
@@ -314,17 +315,33 @@ def group_files(candidates: Iterable[PromotedFile]) -> Mapping[str, Mapping[str,
     return groups
 
 
-def renamed_files(
-    candidates: Sequence[PromotedFile],
+def rename_set(
+    decision: Decision,
+    distribution: str,
+    version: str,
     change: RocmChange,
-) -> tuple[PromotedFile, ...]:
-    """Return by names alone what becomes of each file; sizes and digests are still the candidates'."""
+) -> Decision:
+    """Return the decision on a candidate's set with the names of the release.
+
+    The sizes and digests of its files are still the candidates'.
+    """
     files: list[PromotedFile] = []
-    for files_by_name in group_files(candidates).values():
+    for files_by_name in group_files(decision.files).values():
         for file_change in plan_set(files_by_name, change):
             candidate = files_by_name[file_change.source]
             files.append(change_file(candidate, file_change))
-    return tuple(files)
+
+    release_version = new_version(distribution, version, change) or version
+    return decision.model_copy(
+        update={
+            "set_name": f"{distribution}-{release_version}",
+            "identity": identity_of(files),
+            "from_version": change.old,
+            "to_version": change.new,
+            "gpu_targets": change.targets,
+            "files": tuple(files),
+        }
+    )
 
 
 # Targets

@@ -26,9 +26,9 @@ from ci.provenance.facts import (
     read_build_inputs,
     statement_path,
 )
-from ci.provenance.releases import find_handed_out_file
+from ci.provenance.releases import find_staging
 from ci.provenance.statements import PREDICATE_TYPE
-from ci.report.text import spelt
+from ci.tables import spelt
 from core import data, errors, files, parallel
 from core.errors import DataError, FatalError, MissingInputError, ProvenanceError, ServiceError, UsageError
 from core.http import request, require_success
@@ -126,14 +126,6 @@ class FileOrigin:
     decision: Decision | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class LocatedFile:
-    """A file, and the run that it is compared with."""
-
-    path: Path
-    origin: FileOrigin
-
-
 def locate(
     address: str,
     common: Common,
@@ -141,8 +133,8 @@ def locate(
     *,
     is_run_named: bool,
     cert: str = "",
-) -> LocatedFile:
-    """Find a file and its run; one from elsewhere is fetched into the folder.
+) -> tuple[Path, FileOrigin]:
+    """Return a file's path and its run; one from elsewhere is fetched into the folder.
 
     A file that lies in a run's outputs is of that run, and one that is staged or released of the run that was
     staged. For any other, and where the run is named, it is the run of the options.
@@ -152,7 +144,7 @@ def locate(
     if file_origin is None:
         run = StoredRun(store=common.open_for_reading(), prefix=common.outputs.prefix)
         file_origin = FileOrigin(run=run, group=common.artifact_group)
-    return LocatedFile(path=path, origin=file_origin)
+    return path, file_origin
 
 
 def _find_file(
@@ -214,16 +206,12 @@ def _find_origin_in_store(
     if match is not None:
         return FileOrigin(run=StoredRun(store=store, prefix=match["run"]), group=match["group"])
 
-    handed_out_file = find_handed_out_file(store, key)
-    if handed_out_file is None:
+    staging_and_decision = find_staging(store, key)
+    if staging_and_decision is None:
         return None
-    staging = handed_out_file.staging
+    staging, decision = staging_and_decision
     run = StoredRun(store=open_store(staging.store, root=common.root), prefix=staging.prefix)
-    return FileOrigin(
-        run=run,
-        group=staging.artifact_group,
-        decision=handed_out_file.decision,
-    )
+    return FileOrigin(run=run, group=staging.artifact_group, decision=decision)
 
 
 def _bucket_and_key(address: str) -> tuple[str, str]:

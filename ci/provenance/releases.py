@@ -1,7 +1,6 @@
 """Which run a file that is handed out came from, and the decision that released it."""
 
 import re
-from dataclasses import dataclass
 
 from ci.promote import documents
 from ci.promote.documents import Decision, ReleaseRecord, StagingRecord
@@ -14,16 +13,8 @@ HANDED_OUT = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class HandedOutFile:
-    """A staged file, with the record of its staging; or a released one, with the decision on it, too."""
-
-    staging: StagingRecord
-    decision: Decision | None
-
-
-def find_handed_out_file(store: Store, key: str) -> HandedOutFile | None:
-    """Return what a distribution store knows of a file in its staging or release index.
+def find_staging(store: Store, key: str) -> tuple[StagingRecord, Decision | None] | None:
+    """Return the record by which a file was staged, and of a released one the decision on it.
 
     Returns:
         None where the key is of neither, or the store keeps no such documents.
@@ -49,7 +40,7 @@ def find_handed_out_file(store: Store, key: str) -> HandedOutFile | None:
 
     for record, _digest in documents.staging_records(store, [match["group"]]):
         if staged_key in documents.keys_of(record.files):
-            return HandedOutFile(staging=record, decision=decision)
+            return record, decision
     raise MissingInputError(
         f"No staging record of {store.url} names {staged_key}.",
         hint="Name the run with --run-id and --store.",

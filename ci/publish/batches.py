@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ci.publish.local_files import LocalFile, pack
 from core import console, files, temporary
@@ -35,6 +37,21 @@ class Document(NamedTuple):
     key: str
     content: bytes
     may_replace: bool
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return len(self.content)
+
+    @property
+    def sha256(self) -> str:
+        """Its digest."""
+        return hashlib.sha256(self.content).hexdigest()
+
+
+AnyObject = TypeVar("AnyObject", LocalFile, Document)
+_NOTHING_RECORDED: Mapping[str, frozenset[str]] = MappingProxyType({})
+_NO_SIDECARS: Mapping[str, Document] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,86 +95,71 @@ def list_folders(store: Store, prefixes: Iterable[str]) -> Mapping[str, Stored]:
     return objects
 
 
-def missing_files(
+def compare(
     store: Store,
-    local_files: Sequence[LocalFile],
+    title: str,
+    prefix: str,
     listing: Mapping[str, Stored],
-    recorded_digests: Mapping[str, frozenset[str]],
-) -> Sequence[LocalFile]:
-    """Return the files that a store lacks; an error where one of them may not replace what is there.
-
-    Sizes come from the listing, and digests from records. The store is queried, one request a file, only for
-    those that no record names.
-    """
-    new_files: list[LocalFile] = []
-    unclear: list[LocalFile] = []
-    for file in local_files:
-        if not _has_size(listing, file.key, file.size):
-            new_files.append(file)
-        elif file.sha256 not in recorded_digests.get(file.key, frozenset()):
-            unclear.append(file)
-
-    digests = map_in_threads(store.digest, [file.key for file in unclear])
-    for file, digest in zip(unclear, digests, strict=True):
-        if digest != file.sha256:
-            new_files.append(file)
-    _require_replaceable(store, new_files, listing)
-    return new_files
-
-
-def missing_sidecars(
-    store: Store,
     local_files: Sequence[LocalFile],
-    sidecars: Mapping[str, Document],
-    new_files: Sequence[LocalFile],
-    listing: Mapping[str, Stored],
-    recorded_digests: Mapping[str, frozenset[str]],
-) -> Sequence[Document]:
-    """Return the sidecars of files that a store lacks; `sidecars` has them by the files' keys.
+    *,
+    recorded_digests: Mapping[str, frozenset[str]] = _NOTHING_RECORDED,
+    sidecars: Mapping[str, Document] = _NO_SIDECARS,
+) -> Batch:
+    """Return what a store lacks of files and of their sidecars, which `sidecars` has by the files' keys.
 
     A record is written after the sidecars of its files. So beside a recorded file that is there a sidecar's
     size is enough to know it. Beside another one, a killed upload may have left the sidecar of other bytes.
     """
+    new_files = missing_objects(store, local_files, listing, recorded_digests)
     new_keys = {file.key for file in new_files}
-    unclear: list[Document] = []
+    unclear_sidecars: list[Document] = []
     for file in local_files:
         sidecar = sidecars.get(file.key)
         if sidecar is None:
             continue
         is_recorded = file.sha256 in recorded_digests.get(file.key, frozenset())
         is_complete = is_recorded and file.key not in new_keys
-        if not is_complete or not _has_size(listing, sidecar.key, len(sidecar.content)):
-            unclear.append(sidecar)
-    return changed_documents(store, unclear, listing)
+        if not is_complete or not _has_size(listing, sidecar):
+            unclear_sidecars.append(sidecar)
+    return Batch(
+        title=title,
+        prefix=prefix,
+        listing=listing,
+        files=new_files,
+        unchanged_count=len(local_files) - len(new_files),
+        sidecars=missing_objects(store, unclear_sidecars, listing),
+    )
 
 
-def changed_documents(
+def missing_objects(
     store: Store,
-    documents: Iterable[Document],
+    objects: Iterable[AnyObject],
     listing: Mapping[str, Stored],
-) -> Sequence[Document]:
-    """Return the documents that a store lacks; an error where one of them may not replace what is there.
+    recorded_digests: Mapping[str, frozenset[str]] = _NOTHING_RECORDED,
+) -> Sequence[AnyObject]:
+    """Return the objects that a store lacks; an error where one of them may not replace what is there.
 
-    The store is queried for each of the right size.
+    Sizes come from the listing, and digests from records. The store is queried, one request an object, only
+    for those that no record names.
     """
-    changed: list[Document] = []
-    unclear: list[Document] = []
-    for document in documents:
-        if _has_size(listing, document.key, len(document.content)):
-            unclear.append(document)
-        else:
-            changed.append(document)
+    missing: list[AnyObject] = []
+    unclear: list[AnyObject] = []
+    for candidate in objects:
+        if not _has_size(listing, candidate):
+            missing.append(candidate)
+        elif candidate.sha256 not in recorded_digests.get(candidate.key, frozenset()):
+            unclear.append(candidate)
 
-    digests = map_in_threads(store.digest, [document.key for document in unclear])
-    for document, digest in zip(unclear, digests, strict=True):
-        if digest != hashlib.sha256(document.content).hexdigest():
-            changed.append(document)
-    _require_replaceable(store, changed, listing)
-    return sorted(changed)
+    digests = map_in_threads(store.digest, [candidate.key for candidate in unclear])
+    for candidate, digest in zip(unclear, digests, strict=True):
+        if digest != candidate.sha256:
+            missing.append(candidate)
+    _require_replaceable(store, missing, listing)
+    return sorted(missing, key=attrgetter("key"))
 
 
-def _has_size(listing: Mapping[str, Stored], key: str, size: int) -> bool:
-    return key in listing and listing[key].size == size
+def _has_size(listing: Mapping[str, Stored], candidate: LocalFile | Document) -> bool:
+    return candidate.key in listing and listing[candidate.key].size == candidate.size
 
 
 def _require_replaceable(

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.publish import batches, kinds, upload_records
-from ci.publish.batches import Batch, Document
-from ci.publish.local_files import Digests, is_temporary, list_files, read_logs
+from ci.publish.local_files import Digests, is_temporary, list_files, read_logs, require_addressable
 from core import files
 from core.errors import MissingInputError, UsageError
 from core.parallel import judge_in_threads
 from core.run import BUILD_MANIFEST
 
 if TYPE_CHECKING:
+    from ci.publish.batches import Batch, Document
     from ci.publish.kinds import LogKind
     from core.cli.options import Common
 
@@ -91,22 +91,20 @@ def _compare_wheels(common: Common, folder: Path, artifact_group: str) -> Batch:
 
     listing = batches.list_folders(store, [prefix, outputs.manifests_prefix(artifact_group)])
     recorded_digests = upload_records.read_digests(store, listing, outputs, artifact_group)
-    new_files = batches.missing_files(store, local_files, listing, recorded_digests)
+    batch = batches.compare(
+        store,
+        f"wheels of {artifact_group}",
+        prefix,
+        listing,
+        local_files,
+        recorded_digests=recorded_digests,
+        sidecars=sidecars,
+    )
     new_wheels = [wheel for wheel in wheels if wheel.sha256 not in recorded_digests.get(wheel.key, ())]
     documents: list[Document] = []
     if new_wheels:
         documents.append(upload_records.record_of_wheels(outputs, artifact_group, new_wheels))
-    return Batch(
-        title=f"wheels of {artifact_group}",
-        prefix=prefix,
-        listing=listing,
-        files=new_files,
-        unchanged_count=len(local_files) - len(new_files),
-        sidecars=batches.missing_sidecars(store, local_files, sidecars, new_files, listing, recorded_digests),
-        documents=documents,
-        artifact_group=artifact_group,
-        wheels=wheels,
-    )
+    return replace(batch, documents=documents, artifact_group=artifact_group, wheels=wheels)
 
 
 def list_wheels(folder: Path) -> Sequence[Path]:
@@ -138,6 +136,7 @@ def _compare_logs(
     for path in list_files(folder):
         relative_path = path.relative_to(folder).as_posix()
         paths[f"{prefix}/{relative_path}"] = path
+    require_addressable(str(folder), paths)
     local_files = read_logs(paths, digests_of(common, folder))
     return kinds.log_batch(common.open_store(), outputs, artifact_group, kind, local_files)
 
@@ -152,7 +151,7 @@ def _compare_manifest(common: Common, path: Path, artifact_group: str) -> Batch:
     store = common.open_store()
     prefix = common.outputs.manifests_prefix(artifact_group)
     local_files = Digests().read_files({f"{prefix}/{path.name}": path}, may_replace=True)
-    return kinds.manifest_batch(store, prefix, local_files, batches.list_folders(store, [prefix]))
+    return batches.compare(store, "manifests", prefix, batches.list_folders(store, [prefix]), local_files)
 
 
 def digests_of(common: Common, folder: Path) -> Digests:

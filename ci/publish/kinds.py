@@ -6,6 +6,7 @@ Whether they come from a folder of the user's or from a run in another store mak
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from ci.publish import batches, upload_records
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from ci.publish.local_files import LocalFile
     from core.run import RunOutputs
     from core.run.records import FileRecord
-    from core.stores import Store, Stored
+    from core.stores import Store
 
 LogKind = Literal["logs", "reports"]
 
@@ -67,20 +68,13 @@ def log_batch(
     all_digests = upload_records.read_digests(store, listing, outputs, artifact_group, kind=kind)
     # Of a file in several records it is not known which came last.
     recorded_digests = {key: digests for key, digests in all_digests.items() if len(digests) == 1}
-    new_files = batches.missing_files(store, local_files, listing, recorded_digests)
-
-    documents: list[Document] = []
+    title = f"{kind} of {artifact_group}"
+    batch = batches.compare(store, title, prefix, listing, local_files, recorded_digests=recorded_digests)
     is_recorded = all(file.sha256 in recorded_digests.get(file.key, frozenset()) for file in local_files)
-    if new_files or not is_recorded:
-        documents.append(upload_records.record_of_files(outputs, artifact_group, kind, local_files))
-    return Batch(
-        title=f"{kind} of {artifact_group}",
-        prefix=prefix,
-        listing=listing,
-        files=new_files,
-        unchanged_count=len(local_files) - len(new_files),
-        documents=documents,
-    )
+    if is_recorded and not batch.files:
+        return batch
+    record = upload_records.record_of_files(outputs, artifact_group, kind, local_files)
+    return replace(batch, documents=[record])
 
 
 def artifact_batch(
@@ -107,15 +101,7 @@ def artifact_batch(
 
     stored_objects = store.list(outputs.prefix, recursive=False)
     listing = {stored_object.key: stored_object for stored_object in stored_objects}
-    new_files = batches.missing_files(store, local_files, listing, {})
-    return Batch(
-        title="artifacts",
-        prefix=outputs.prefix,
-        listing=listing,
-        files=new_files,
-        unchanged_count=len(local_files) - len(new_files),
-        sidecars=batches.missing_sidecars(store, local_files, sidecars, new_files, listing, {}),
-    )
+    return batches.compare(store, "artifacts", outputs.prefix, listing, local_files, sidecars=sidecars)
 
 
 def _require_artifact_digest(file: LocalFile, digest_file: bytes) -> None:
@@ -128,23 +114,3 @@ def _require_artifact_digest(file: LocalFile, digest_file: bytes) -> None:
             f"{file.path} has the digest {file.sha256}, and {where} says {stated_digest}.",
             hint="Pack the artifact again.",
         )
-
-
-def manifest_batch(
-    store: Store,
-    prefix: str,
-    local_files: Sequence[LocalFile],
-    listing: Mapping[str, Stored],
-    *,
-    outdated_keys: Sequence[str] = (),
-) -> Batch:
-    """Return what a run lacks of manifests: plans, source locks, records of tests and failures."""
-    new_files = batches.missing_files(store, local_files, listing, {})
-    return Batch(
-        title="manifests",
-        prefix=prefix,
-        listing=listing,
-        files=new_files,
-        unchanged_count=len(local_files) - len(new_files),
-        outdated_keys=outdated_keys,
-    )

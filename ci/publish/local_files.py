@@ -3,16 +3,17 @@
 import gzip
 import json
 import os
+import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from core import console, files
-from core.errors import MissingInputError
+from core.errors import MissingInputError, UsageError
 from core.parallel import map_in_threads
 
 PACKED_FROM = 1 << 20
@@ -23,6 +24,8 @@ _SETTLED_AFTER = 2_000_000_000  # nanoseconds
 # What programs write while they work, and leave where they are killed.
 _TEMPORARY_SUFFIXES = ("~", ".part", ".tmp", ".temp", ".lock", ".swp")
 _TEMPORARY_NAMES = frozenset({"__pycache__", "tmp", "temp"})
+# Python reads the bytes of a name that are not UTF-8 as surrogates.
+_UNADDRESSABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _LOG_SUFFIXES = frozenset({".log", ".txt", ".out", ".err"})
 
 
@@ -146,28 +149,49 @@ def is_temporary(name: str) -> bool:
 
 
 def list_files(folder: Path) -> Sequence[Path]:
-    """Return a folder's files at every depth, sorted, without links and temporary files; none is an error."""
+    """Return a folder's files at every depth, sorted, and name what is left out: links, hidden and temporary.
+
+    Raises:
+        MissingInputError: There is none.
+    """
     paths: list[Path] = []
+    omitted_paths: list[Path] = []
     if folder.is_dir():
-        paths = sorted(_walk(folder), key=lambda path: path.parts)
+        paths = sorted(_walk(folder, omitted_paths), key=lambda path: path.parts)
     if not paths:
         raise MissingInputError(f"{folder} is not a folder with files to upload.", hint="Name one that is.")
+
+    for path in sorted(omitted_paths):
+        name = path.relative_to(folder).as_posix()
+        console.say(f"{name!r} in {folder} is hidden or temporary and is left out.")
     return paths
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def _walk(folder: Path, omitted_paths: list[Path]) -> Iterator[Path]:
     unread_folders = [folder]
     while unread_folders:
         with os.scandir(unread_folders.pop()) as entries:
             for entry in entries:
                 if is_temporary(entry.name):
-                    continue
-                if entry.is_symlink():
+                    omitted_paths.append(Path(entry.path))
+                elif entry.is_symlink():
                     console.say(f"{entry.path} is a link and is left out.")
                 elif entry.is_dir():
                     unread_folders.append(Path(entry.path))
                 elif entry.is_file():
                     yield Path(entry.path)
+
+
+def require_addressable(place: str, names: Iterable[str]) -> None:
+    """Refuse names that no key can hold: bytes that are not UTF-8, and control characters."""
+    refused_names = [name for name in names if _UNADDRESSABLE.search(name)]
+    if refused_names:
+        listing = ", ".join(map(repr, refused_names))
+        raise UsageError(
+            f"{place} has names with bytes that are not UTF-8, or control characters, which cannot be "
+            f"uploaded: {listing}.",
+            hint="Rename or remove these files.",
+        )
 
 
 def read_logs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ci.publish import batches, kinds
 from ci.publish.batches import Batch, Document
-from ci.publish.local_files import Digests, LocalFile, is_temporary, read_logs
+from ci.publish.local_files import Digests, LocalFile, is_temporary, read_logs, require_addressable
 from core import console
 from core.errors import MissingInputError, StoreError
 from core.parallel import map_in_threads
@@ -133,22 +133,27 @@ def compare_wheels(
         [_move_record(record, source, outputs) for record in source_records.values()],
         listing,
     )
-    local_files = _promised_files(local_files, build_records)
+    # Of what was built twice, the run may have the other one.
+    promised_digests = records.promised(build_records)
+    local_files = [file for file in local_files if file.sha256 in promised_digests.get(file.key, ())]
     documents = _documents_of(outputs, artifact_group, source_records, build_records)
-    changed_documents = batches.changed_documents(store, documents.values(), listing)
+    changed_documents = batches.missing_objects(store, documents.values(), listing)
     # The digests of files need not be asked for where their records are there already.
     unchanged_records = [
         record for record in build_records if documents[record.name] not in changed_documents
     ]
     recorded_digests = records.promised(unchanged_records)
-    new_files = batches.missing_files(store, local_files, listing, recorded_digests)
-    return Batch(
-        title=title,
-        prefix=prefix,
-        listing=listing,
-        files=new_files,
-        unchanged_count=len(local_files) - len(new_files),
-        sidecars=batches.missing_sidecars(store, local_files, sidecars, new_files, listing, recorded_digests),
+    batch = batches.compare(
+        store,
+        title,
+        prefix,
+        listing,
+        local_files,
+        recorded_digests=recorded_digests,
+        sidecars=sidecars,
+    )
+    return replace(
+        batch,
         documents=changed_documents,
         outdated_keys=_outdated_failures(
             source,
@@ -220,7 +225,8 @@ def _prefer_earlier_builds(
     Another attempt of a job, or another torch ref with the same triton, builds the same wheel, if not the
     same bytes. A run keeps the first that it got, unless its files may be replaced.
     """
-    if not outputs.immutable or not any(_has_some_file(listing, record) for record in build_records):
+    keys_of_builds = {file.key for record in build_records for file in record.files}
+    if not outputs.immutable or keys_of_builds.isdisjoint(listing):
         return build_records
     keys = [key for key in listing if is_record(key) and "/manifests/" in key]
     earlier_records = map_in_threads(partial(_read_record, store), keys)
@@ -238,7 +244,10 @@ def _prefer_earlier_build(
 ) -> Record:
     same_build: Record | None = None
     for earlier_record in earlier_records:
-        if not _is_same_build(earlier_record, record) or not _has_all_files(listing, earlier_record):
+        is_whole = all(
+            file.key in listing and listing[file.key].size == file.size for file in earlier_record.files
+        )
+        if not is_whole or not _is_same_build(earlier_record, record):
             continue
         # The record that the run has under the same name comes first.
         if same_build is None or earlier_record.name == record.name:
@@ -259,23 +268,6 @@ def _is_same_build(earlier_record: Record, record: Record) -> bool:
     if not record.input_digest or earlier_record.input_digest != record.input_digest:
         return False
     return {file.key for file in earlier_record.files} == {file.key for file in record.files}
-
-
-def _has_some_file(listing: Mapping[str, Stored], record: Record) -> bool:
-    return any(file.key in listing for file in record.files)
-
-
-def _has_all_files(listing: Mapping[str, Stored], record: Record) -> bool:
-    return all(file.key in listing and listing[file.key].size == file.size for file in record.files)
-
-
-def _promised_files(
-    local_files: Sequence[LocalFile],
-    build_records: Sequence[Record],
-) -> Sequence[LocalFile]:
-    """Return the files that records name: of what was built twice, the run may have the other one."""
-    digests_by_key = records.promised(build_records)
-    return [file for file in local_files if file.sha256 in digests_by_key.get(file.key, frozenset())]
 
 
 def _documents_of(
@@ -348,6 +340,8 @@ def _compare_logs(
             continue
         if not is_temporary(PurePosixPath(path).name):
             keys_by_group.setdefault(group, []).append(key)
+    for keys in keys_by_group.values():
+        require_addressable(f"The {kind} of the run", keys)
 
     compared: list[Batch] = []
     for group, keys in keys_by_group.items():
@@ -400,14 +394,9 @@ def _compare_manifests(
     prefix = f"{outputs.prefix}/manifests"
     listing = batches.list_folders(store, [prefix])
     test_record_keys = [source.key_in(outputs, key) for key in test_keys]
-    batch = kinds.manifest_batch(
-        store,
-        prefix,
-        [*permanent_files, *replaceable_files],
-        listing,
-        outdated_keys=_outdated_failures(source, outputs, test_record_keys, listing),
-    )
-    return [batch]
+    batch = batches.compare(store, "manifests", prefix, listing, [*permanent_files, *replaceable_files])
+    outdated_keys = _outdated_failures(source, outputs, test_record_keys, listing)
+    return [replace(batch, outdated_keys=outdated_keys)]
 
 
 def _compare_artifacts(common: Common, source: SourceRun) -> Sequence[Batch]:

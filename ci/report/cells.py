@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ci.report.model import CellProgress, StageRun
@@ -21,9 +20,7 @@ if TYPE_CHECKING:
 
     from ci.report.facts import GroupFacts, RunFacts
     from ci.report.model import State, WheelRow
-    from ci.report.names import NaturalKey
     from ci.report.stages import StagesOfCells
-    from core.run.records import Record
     from pytorch_build.lock.source_lock import SourceLock
 
 # What has to be said of stages in a state; stages in the others have no record.
@@ -50,7 +47,7 @@ def make_cells(
     successful_stages = _successful_stages_of_refs(runs_of_cells)
     groups = {group.name: group for group in facts.groups}
     progress: list[CellProgress] = []
-    for cell in sorted(runs_of_cells, key=_order_of_cell):
+    for cell in sorted(runs_of_cells, key=lambda cell: natural_key(cell_text(cell))):
         # What has no ref are stages of a whole group, such as ROCm's.
         if cell.torch_ref is None:
             continue
@@ -69,21 +66,16 @@ def make_cells(
     return tuple(progress)
 
 
-def _order_of_cell(cell: GroupCell) -> NaturalKey:
-    return natural_key(cell_text(cell))
-
-
 def _builds_changed_trees(facts: RunFacts) -> bool:
     """Return whether the run builds a developer's trees, and no commits of a lock."""
     if facts.run_id == LOCAL_RUN:
         return False
-    return any(_is_of_changed_tree(record) for record in facts.all_records)
-
-
-def _is_of_changed_tree(record: Record) -> bool:
-    """Return whether a step worked on a developer's tree; the source of a test is in words."""
-    source = record.inputs.get("source")
-    return isinstance(source, dict) and "tree" in source
+    for record in facts.all_records:
+        # The source of a test is in words.
+        source = record.inputs.get("source")
+        if isinstance(source, dict) and "tree" in source:
+            return True
+    return False
 
 
 def _successful_stages_of_refs(runs_of_cells: StagesOfCells) -> Mapping[str | None, set[str]]:
@@ -144,7 +136,7 @@ def _make_progress(
 
     state, reason = _state_and_reason(stage_runs, missing_stages, reasons_of_failed_tests)
     runs_before = [stage_run for stage_run in runs_of_group if stage_run.stage in NEEDS]
-    lacking_rocm = _lacking_rocm(group, cell)
+    lacking_files, pip_options = _lacking_rocm(group, cell)
     return CellProgress(
         name=cell,
         state=state,
@@ -153,8 +145,8 @@ def _make_progress(
         line=make_time_line([*runs_before, *stage_runs]),
         wheels=len(wheels),
         requirements=_requirements(wheels, [*runs_before, *stage_runs]),
-        lacking=lacking_rocm.files,
-        elsewhere=lacking_rocm.pip_options,
+        lacking=lacking_files,
+        elsewhere=pip_options,
     )
 
 
@@ -170,21 +162,13 @@ def _requirements(wheels: Sequence[WheelRow], stage_runs: Sequence[StageRun]) ->
     return tuple(wheel.requirement for wheel in host_wheels)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _LackingRocm:
-    """The files that torch was built against and the run lacks, and pip's options that say where they are."""
-
-    files: tuple[str, ...] = ()
-    pip_options: tuple[str, ...] = ()
-
-
-def _lacking_rocm(group: GroupFacts, cell: GroupCell) -> _LackingRocm:
-    """Return what a cell's wheels need besides the files of the run."""
+def _lacking_rocm(group: GroupFacts, cell: GroupCell) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the files that torch was built against and the run lacks, and pip's options that find them."""
     names_in_run: set[str] = set()
-    for _, record in group.records:
+    for record in group.records:
         names_in_run.update(file.name for file in record.files)
 
-    for _, record in group.records:
+    for record in group.records:
         if record.stage != "build_torch":
             continue
         if cell_of_record(group.name, record) != cell:
@@ -193,14 +177,11 @@ def _lacking_rocm(group: GroupFacts, cell: GroupCell) -> _LackingRocm:
         match record.inputs.get("rocm"):
             case [_, _, dict(digests)]:
                 files = sorted(digests.keys() - names_in_run)
-        if not files:
-            continue
-        options = record.details.get("rocm_options")
-        if not isinstance(options, list):
-            return _LackingRocm(files=tuple(files))
-        pip_options = map(str, options)
-        return _LackingRocm(files=tuple(files), pip_options=tuple(pip_options))
-    return _LackingRocm()
+        if files:
+            options = record.details.get("rocm_options")
+            pip_options = map(str, options) if isinstance(options, list) else ()
+            return tuple(files), tuple(pip_options)
+    return (), ()
 
 
 def _state_and_reason(

@@ -132,11 +132,7 @@ def _changed_numbers(
         if change.grown < 0:
             change = replace(change, kind=decrease)
         changes.append(change)
-    return sorted(changes, key=_order_of_change)
-
-
-def _order_of_change(change: PageChange) -> tuple[str, float, GroupCell, str]:
-    return change.kind, -abs(change.grown), change.cell, change.what
+    return sorted(changes, key=lambda change: (change.kind, -abs(change.grown), change.cell, change.what))
 
 
 def _build_seconds(page: RunPage) -> Measurements:

@@ -39,11 +39,11 @@ INDEX = "index.html"
 
 @dataclass(frozen=True, kw_only=True)
 class GroupFacts:
-    """What a run holds of an artifact group; `unreadable` are the files that are no records."""
+    """What a run holds of an artifact group: records in the order of their keys, and what is no record."""
 
     name: str
     find_links: str = ""
-    records: tuple[tuple[str, Record], ...] = ()
+    records: tuple[Record, ...] = ()
     unreadable: tuple[tuple[GroupCell, StageRun], ...] = ()
     tests: tuple[GroupEntry, ...] = ()
     problems: tuple[ReportedProblem, ...] = ()
@@ -51,12 +51,11 @@ class GroupFacts:
     @cached_property
     def void_tests(self) -> Mapping[CellStage, str]:
         """Why results count as missing: of other bytes than the run has, or of a part of the tests."""
-        all_records = [record for _, record in self.records]
         reasons: dict[CellStage, str] = {}
-        for record in records.latest(all_records):
+        for record in records.latest(self.records):
             if not record.stage.startswith("test_"):
                 continue
-            reason = why_missing(record, all_records)
+            reason = why_missing(record, self.records)
             if reason:
                 cell = cell_of_record(self.name, record)
                 reasons[cell, record.stage] = reason
@@ -78,7 +77,7 @@ class RunFacts:
         """The records of all groups."""
         all_records: list[Record] = []
         for group in self.groups:
-            all_records += [record for _, record in group.records]
+            all_records += group.records
         return all_records
 
 
@@ -173,7 +172,7 @@ def _read_group(
 ) -> GroupFacts:
     """Return what a run holds of an artifact group, of the selected torch ref."""
     outputs = common.outputs
-    keyed_records: list[tuple[str, Record]] = []
+    all_records: list[Record] = []
     unreadable: list[tuple[GroupCell, StageRun]] = []
     problems: list[ReportedProblem] = []
     contents = parallel.map_in_threads(store.read, keys)
@@ -194,9 +193,8 @@ def _read_group(
                 )
         else:
             if _is_selected(common, record.cell.torch_ref):
-                keyed_records.append((key, record))
+                all_records.append(record)
 
-    all_records = [record for _, record in keyed_records]
     entries: Sequence[GroupEntry] = ()
     try:
         if tests:
@@ -217,7 +215,7 @@ def _read_group(
     return GroupFacts(
         name=name,
         find_links=_public_address(store, index_key),
-        records=tuple(keyed_records),
+        records=tuple(all_records),
         unreadable=tuple(unreadable),
         tests=tuple(entry for entry in entries if _is_selected(common, entry.torch_ref or None)),
         problems=tuple(problems),

@@ -12,7 +12,6 @@ from ci.report.names import cell_text, natural_key
 
 if TYPE_CHECKING:
     from ci.report.model import CellProgress, PageChange, RunPage, State
-    from ci.report.names import NaturalKey
     from core.cell import GroupCell
     from core.run import Platform
 
@@ -99,17 +98,13 @@ def make_history(platform: Platform, runs_and_pages: Sequence[tuple[HistoryRun, 
             points_of_cells[cell][position] = point
 
     lines = [_cell_history(cell, points) for cell, points in points_of_cells.items()]
-    lines.sort(key=_order_of_line)
+    # Cells that fail come first.
+    lines.sort(key=lambda line: (line.since is None, natural_key(cell_text(line.name))))
     return History(
         platform=platform,
         runs=tuple(runs),
         lines=tuple(lines),
     )
-
-
-def _order_of_line(line: CellHistory) -> tuple[bool, NaturalKey]:
-    is_sound = line.since is None
-    return is_sound, natural_key(cell_text(line.name))
 
 
 def _complete_run(run: HistoryRun, page: RunPage, older_pages: Sequence[RunPage | None]) -> HistoryRun:
@@ -176,27 +171,17 @@ def _cell_history(cell: GroupCell, points: Sequence[CellPoint | None]) -> CellHi
     """Return a cell's history, with the runs since which it is not sound, and before which it was."""
     first_bad: int | None = None
     last_good: int | None = None
-    for position, point in enumerate(points):
-        if point is None:
-            continue
-        if point.state in SOUND:
+    states = {position: point.state for position, point in enumerate(points) if point is not None}
+    for position, state in states.items():
+        if state in SOUND:
             last_good = position
             break
         first_bad = position
 
-    line = CellHistory(
+    return CellHistory(
         name=cell,
-        state=_last_state(points),
+        state=next(iter(states.values())),
         points=tuple(points),
+        since=first_bad,
+        good=None if first_bad is None else last_good,
     )
-    if first_bad is None:
-        return line
-    return replace(line, since=first_bad, good=last_good)
-
-
-def _last_state(points: Sequence[CellPoint | None]) -> State:
-    """Return how a cell ended in the last run that has it."""
-    for point in points:
-        if point is not None:
-            return point.state
-    raise LookupError("The cell is in no run.")

@@ -21,8 +21,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ci.report.names import anchor, cell_text, commit_url, natural_key
-from ci.report.text import amount_words, change_words, count_changes, elapsed_words, signed_size, spelt
+from ci.report.text import amount_words, change_words, count_changes, elapsed_words, signed_size
 from ci.report.time_line import read_moment
+from ci.tables import spelt
 from core import console
 
 if TYPE_CHECKING:

@@ -71,6 +71,7 @@ class StageRun:
         again: The command that does the stage once more.
         borrowed: The run that lent its wheels, if one did.
         edited: How a developer's tree differs from its commit.
+        left_out_targets: The GPU family's gfx targets that the build was told to leave out.
     """
 
     stage: str
@@ -85,6 +86,7 @@ class StageRun:
     log: str = ""
     borrowed: str = ""
     edited: str = ""
+    left_out_targets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

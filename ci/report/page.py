@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from ci.report.cells import make_cells
 from ci.report.compare import compare_pages
 from ci.report.model import BuildRow, GroupRow, ReportedProblem, RunPage, StageRun
-from ci.report.names import cell_of_record
+from ci.report.names import cell_of_record, cell_text
 from ci.report.problems import list_problems, merge_problems
 from ci.report.results import merge_tests, reasons_of_failed_tests
 from ci.report.stages import stages_of_cells
@@ -88,7 +88,7 @@ def _list_builds(facts: RunFacts) -> tuple[tuple[BuildRow, ...], Sequence[Report
     builds: list[BuildRow] = []
     problems: list[ReportedProblem] = []
     for group in facts.groups:
-        for key, record in group.records:
+        for record in group.records:
             is_build = record.stage.startswith("build_")
             if not is_build or BORROWED in record.details:
                 continue
@@ -99,16 +99,11 @@ def _list_builds(facts: RunFacts) -> tuple[tuple[BuildRow, ...], Sequence[Report
                 first_error = error.errors()[0]
                 path = ".".join(str(part) for part in first_error["loc"])
                 message = f"details.{path}: {first_error['msg']}."
-                problems.append(ReportedProblem(where=key, what=message))
+                problems.append(ReportedProblem(where=f"{record.stage} {cell_text(cell)}", what=message))
                 build = _read_build(cell, record, {})
             builds.append(build)
-    builds.sort(key=_order_of_build)
+    builds.sort(key=lambda build: (not build.failed, -build.seconds, build.cell, build.stage))
     return tuple(builds), problems
-
-
-def _order_of_build(build: BuildRow) -> tuple[bool, float, GroupCell, str]:
-    is_sound = not build.failed
-    return is_sound, -build.seconds, build.cell, build.stage
 
 
 def _read_build(cell: GroupCell, record: Record, details: Mapping[str, Any]) -> BuildRow:

@@ -27,7 +27,14 @@ def list_problems(facts: RunFacts, tests: RunTests) -> list[ReportedProblem]:
     problems: list[ReportedProblem] = []
     reported: set[CellStage] = set()
     for cell, stage_run in unsuccessful_runs:
-        problems.append(_problem_of_stage(cell, stage_run))
+        problem = ReportedProblem(
+            where=f"{stage_run.stage} {cell_text(cell)}",
+            what=stage_run.cause or stage_run.error or "It ended without an error message.",
+            around=stage_run.around,
+            again=stage_run.again,
+            log=stage_run.log,
+        )
+        problems.append(problem)
         # Shards are stages of their own, and their results are those of the whole.
         whole_stage, _, _ = stage_run.stage.partition("-")
         reported.add((cell, whole_stage))
@@ -56,16 +63,6 @@ def _unsuccessful_runs(facts: RunFacts) -> Sequence[tuple[GroupCell, StageRun]]:
             elif stage_run.state == "interrupted":
                 interrupted_runs.append((cell, stage_run))
     return failed_runs + interrupted_runs
-
-
-def _problem_of_stage(cell: GroupCell, stage_run: StageRun) -> ReportedProblem:
-    return ReportedProblem(
-        where=f"{stage_run.stage} {cell_text(cell)}",
-        what=stage_run.cause or stage_run.error or "It ended without an error message.",
-        around=stage_run.around,
-        again=stage_run.again,
-        log=stage_run.log,
-    )
 
 
 def _problem_of_tests(stage_tests: StageTests, failures: Sequence[CaseRow]) -> ReportedProblem:

@@ -39,11 +39,13 @@ def merge_tests(facts: RunFacts) -> RunTests:
     for key, reason in _void_tests(facts).items():
         if key in runs:
             runs[key] = replace(runs[key], missing=reason)
+    slow_rows = [row for row in _merge_cells(slowest) if row.seconds >= _SHORTEST_SLOW_TEST]
+    slow_rows.sort(key=lambda row: (-row.seconds, row.test))
     return RunTests(
         runs=tuple(runs[key] for key in sorted(runs)),
         failures=_merge_cells(failures),
         flaky=_merge_cells(flaky),
-        slowest=_slowest_rows(_merge_cells(slowest)),
+        slowest=tuple(slow_rows[:_MOST_SLOW_TESTS]),
     )
 
 
@@ -76,9 +78,8 @@ def _order_of_outcome(outcome: str) -> tuple[int, str]:
 
 def _case_rows(entries: Iterable[CaseEntry], place: str) -> Sequence[CaseRow]:
     """Return tests of one cell."""
-    rows: list[CaseRow] = []
-    for entry in entries:
-        row = CaseRow(
+    return [
+        CaseRow(
             test=entry.test,
             outcome=entry.outcome,
             line=entry.line,
@@ -88,8 +89,8 @@ def _case_rows(entries: Iterable[CaseEntry], place: str) -> Sequence[CaseRow]:
             command=entry.command,
             rule=entry.rule,
         )
-        rows.append(row)
-    return rows
+        for entry in entries
+    ]
 
 
 def _void_tests(facts: RunFacts) -> Mapping[CellStage, str]:
@@ -117,7 +118,7 @@ def _merge_cells(rows: Iterable[CaseRow]) -> tuple[CaseRow, ...]:
         worst_row = max(same_rows, key=_severity)
         seconds = max(row.seconds for row in same_rows)
         merged_rows.append(replace(worst_row, cells=tuple(places), seconds=seconds))
-    return tuple(sorted(merged_rows, key=_order_of_case))
+    return tuple(sorted(merged_rows, key=lambda row: (-len(row.cells), row.test)))
 
 
 def _severity(row: CaseRow) -> int:
@@ -125,16 +126,6 @@ def _severity(row: CaseRow) -> int:
     if row.outcome in OUTCOMES:
         return OUTCOMES.index(row.outcome)
     return 0
-
-
-def _order_of_case(row: CaseRow) -> tuple[int, str]:
-    return -len(row.cells), row.test
-
-
-def _slowest_rows(rows: Iterable[CaseRow]) -> tuple[CaseRow, ...]:
-    slow_rows = [row for row in rows if row.seconds >= _SHORTEST_SLOW_TEST]
-    slow_rows.sort(key=lambda row: (-row.seconds, row.test))
-    return tuple(slow_rows[:_MOST_SLOW_TESTS])
 
 
 def reasons_of_failed_tests(tests: RunTests) -> Mapping[GroupCell, Mapping[str, str]]:

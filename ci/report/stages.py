@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from ci.report.model import StageRun
 from ci.report.names import cell_of_record
 from core.errors import InterruptedStageError
-from core.run.records import BORROWED
+from core.run.records import BORROWED, LEFT_OUT_TARGETS
 from pytorch_build.components import COMPONENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import TypeAlias
 
-    from ci.report.facts import CellStage, GroupFacts, RunFacts
+    from ci.report.facts import CellStage, RunFacts
     from ci.report.model import StageState
     from core.cell import GroupCell
     from core.run.records import Record
@@ -54,7 +54,10 @@ def stages_of_cells(facts: RunFacts) -> StagesOfCells:
     """Return how a run's stages ended, by cell; stages that belong to no cell have no ref."""
     last_runs: dict[CellStage, StageRun] = {}
     for group in facts.groups:
-        for record in _records_in_order(group):
+        # A failure lies beside the last success, and is the later of the two.
+        for record in sorted(group.records, key=lambda record: record.status != "ok"):
+            if record.stage.startswith(_UPLOAD):
+                continue
             cell = cell_of_record(group.name, record)
             void_reason = group.void_tests.get((cell, record.stage))
             last_runs[cell, record.stage] = _stage_run(record, void_reason)
@@ -67,18 +70,6 @@ def stages_of_cells(facts: RunFacts) -> StagesOfCells:
     for stage_runs in runs_of_cells.values():
         stage_runs.sort(key=_order_of_stage)
     return runs_of_cells
-
-
-def _records_in_order(group: GroupFacts) -> Iterator[Record]:
-    """Yield records by their keys; a failure lies beside the last success, and is the later of the two."""
-
-    def order(keyed_record: tuple[str, Record]) -> tuple[bool, str]:
-        key, record = keyed_record
-        return record.status != "ok", key
-
-    for _, record in sorted(group.records, key=order):
-        if not record.stage.startswith(_UPLOAD):
-            yield record
 
 
 def _order_of_stage(stage_run: StageRun) -> tuple[bool, str, int, str]:
@@ -109,6 +100,7 @@ def _stage_run(record: Record, void_reason: str | None) -> StageRun:
         again=record.again,
         borrowed=borrowed,
         edited=record.edited,
+        left_out_targets=tuple(record.details.get(LEFT_OUT_TARGETS, ())),
         log=log,
     )
     if record.cause is not None:

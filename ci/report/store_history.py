@@ -6,7 +6,7 @@ The page is put beside the runs: ``history/{platform}.html``.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from ci.report import facts, stored_runs
@@ -30,73 +30,81 @@ if TYPE_CHECKING:
     from core.run import Platform
 
 
-@dataclass(frozen=True, kw_only=True)
-class HistoryOptions:
-    """Which runs a page is about, and where it goes.
+def write_history(
+    common: Common,
+    platforms: Sequence[Platform],
+    *,
+    most_runs: int,
+    release_type: str | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Print how the last runs went, and write the page of each platform that has some.
 
-    Attributes:
+    The ref and the GPU family choose runs, where they are named.
+
+    Args:
+        common: Where the runs are.
         platforms: A page for each of them.
         most_runs: How many runs are read, the last ones.
         release_type: Only runs of this type; None for all.
         output: Where the page is written; None for the store.
         as_json: Print what the page says instead.
     """
-
-    platforms: Sequence[Platform]
-    most_runs: int
-    release_type: str | None
-    output: Path | None
-    as_json: bool
-
-
-def write_history(common: Common, options: HistoryOptions) -> None:
-    """Print how the last runs went, and write the page of each platform that has some.
-
-    The ref and the GPU family choose runs, where they are named.
-    """
-    if options.most_runs < 1:
-        raise UsageError(f"--runs {options.most_runs} is too few.", hint="Give 1 or more.")
+    if most_runs < 1:
+        raise UsageError(f"--runs {most_runs} is too few.", hint="Give 1 or more.")
 
     histories = []
-    for platform in options.platforms:
-        history = _read_history(replace(common, platform=platform), options)
+    for platform in platforms:
+        history = _read_history(
+            replace(common, platform=platform),
+            most_runs,
+            release_type,
+            is_beside=output is None,
+        )
         if history.runs:
             histories.append(history)
 
     if not histories:
-        _refuse_without_runs(common, options)
-    needs_one_platform = options.output is not None or options.as_json
+        _refuse_without_runs(common, platforms, release_type)
+    needs_one_platform = output is not None or as_json
     if len(histories) > 1 and needs_one_platform:
-        platform_names = " and ".join(options.platforms)
+        platform_names = " and ".join(platforms)
         raise UsageError(f"There are runs for {platform_names}.", hint="Name one: --platform linux.")
 
     for history in histories:
-        if options.as_json:
+        if as_json:
             text = json.dumps(history, indent=1, default=json_value)
             console.result(text)
         else:
-            _show_and_write(common, history, options.output)
+            _show_and_write(common, history, output)
 
 
-def _refuse_without_runs(common: Common, options: HistoryOptions) -> NoReturn:
+def _refuse_without_runs(common: Common, platforms: Sequence[Platform], release_type: str | None) -> NoReturn:
     """Say that the store has no such run, or which ref or family there is not at all."""
     if common.torch_ref:
         torch_ref(common.torch_ref)
     if common.gpu_family:
         family(common.gpu_family)
 
-    names = filter(None, (common.artifact_group, common.torch_ref, options.release_type))
+    names = filter(None, (common.artifact_group, common.torch_ref, release_type))
     selection = " ".join(names)
     builds = f"builds of {selection}" if selection else "builds"
-    platforms = " or ".join(options.platforms)
+    platform_names = " or ".join(platforms)
     address = common.open_for_reading().url
     raise MissingInputError(
-        f"{address}/{common.outputs.external_repo} has no run for {platforms} with records of {builds}.",
+        f"{address}/{common.outputs.external_repo} has no run for {platform_names} with records of {builds}.",
         hint="Build something first (nox -s build_torch), or name another place with --store.",
     )
 
 
-def _read_history(common: Common, options: HistoryOptions) -> History:
+def _read_history(
+    common: Common,
+    most_runs: int,
+    release_type: str | None,
+    *,
+    is_beside: bool,
+) -> History:
     """Read the last runs that have what was asked for; the rest of the store is listed at most."""
     store = common.open_for_reading()
     requested_cell = GroupCell(
@@ -104,17 +112,17 @@ def _read_history(common: Common, options: HistoryOptions) -> History:
     )
     pages_by_run: list[tuple[HistoryRun, RunPage | None]] = []
     for run_id in stored_runs.list_runs(store, common.outputs):
-        if len(pages_by_run) == options.most_runs:
+        if len(pages_by_run) == most_runs:
             break
         run_common = replace(common, run_id=run_id)
         manifests = facts.list_manifests(store, run_common.outputs)
         if not stored_runs.has_built(manifests, [requested_cell]):
             continue
-        if options.release_type is not None:
-            release_type = stored_runs.read_release_type(store, run_common.outputs, manifests)
-            if release_type != options.release_type:
+        if release_type is not None:
+            type_of_run = stored_runs.read_release_type(store, run_common.outputs, manifests)
+            if type_of_run != release_type:
                 continue
-        pages_by_run.append(_read_run(run_common, is_beside=options.output is None))
+        pages_by_run.append(_read_run(run_common, is_beside=is_beside))
     return make_history(common.platform, pages_by_run)
 
 
@@ -149,7 +157,7 @@ def _read_run(common: Common, *, is_beside: bool) -> tuple[HistoryRun, RunPage |
 
 def _show_and_write(common: Common, history: History, output: Path | None) -> None:
     for table in make_history_tables(history):
-        console.table(table.columns, table.rows, title=table.title)
+        table.show()
 
     page = render_history(history)
     if output is not None:

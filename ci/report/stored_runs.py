@@ -101,7 +101,7 @@ def built_cells(facts: RunFacts) -> frozenset[GroupCell]:
     """Return the cells that a run built, or tried to build."""
     cells: set[GroupCell] = set()
     for group in facts.groups:
-        for _, record in group.records:
+        for record in group.records:
             is_build = record.stage.startswith("build_")
             if is_build and record.cell.torch_ref is not None:
                 cells.add(cell_of_record(group.name, record))

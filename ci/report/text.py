@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from ci.report.names import cell_text
+from ci.tables import Table
 from core import console
 from core.console import counted, duration
 from core.run import job_files
@@ -21,12 +20,6 @@ if TYPE_CHECKING:
 _MOST_ROWS = 20
 _MOST_SLOW_TESTS = 5
 _DIGITS = 12  # of a commit or a digest
-# Controls, marks of direction, what no encoding has: each changes how the text around it is read.
-_MISLEADING = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\uffff"
-    "\ud800-\udfff]"
-)
-
 _WORDS_OF_CHANGES: Mapping[str, str] = {
     "lost": "with fewer tests",
     "gained": "with more tests",
@@ -38,22 +31,13 @@ _WORDS_OF_CHANGES: Mapping[str, str] = {
 TextRow: TypeAlias = tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class TextTable:
-    """A table; one without rows is not shown."""
-
-    title: str
-    columns: TextRow
-    rows: Sequence[TextRow]
-
-
-def make_tables(page: RunPage, *, brief: bool = False) -> Sequence[TextTable]:
+def make_tables(page: RunPage, *, brief: bool = False) -> Sequence[Table]:
     """Return what the page says in tables; `brief` are the cells, and wheels of edited trees."""
     tables = [_table_of_cells(page)]
     if brief:
         edited_wheels = [wheel for wheel in page.wheels if wheel.edited]
         tables += _tables_of_wheels(page, edited_wheels)
-        return _readable(tables)
+        return tables
 
     tables += _tables_of_wheels(page, page.wheels)
     tables += [
@@ -65,7 +49,7 @@ def make_tables(page: RunPage, *, brief: bool = False) -> Sequence[TextTable]:
         _table_of_changes(page),
         _table_of_sources(page),
     ]
-    return _readable(tables)
+    return tables
 
 
 def make_verdict(page: RunPage) -> str:
@@ -83,33 +67,14 @@ def make_markdown(page: RunPage) -> str:
     heading = make_verdict(page).capitalize()
     blocks = [f"### {job_files.text(heading)}"]
     tables = [_table_of_cells(page), *_tables_of_wheels(page, page.wheels)]
-    for table in _readable(tables):
-        title = job_files.text(table.title)
-        rows = [tuple(map(job_files.text, row)) for row in table.rows]
-        markdown_table = job_files.table(table.columns, rows)
-        blocks.append(f"{title}\n\n{markdown_table}")
+    blocks += [f"{job_files.text(table.title)}\n\n{table.markdown()}" for table in tables if table.rows]
     return "\n\n".join(blocks)
-
-
-def _readable(tables: Iterable[TextTable]) -> Sequence[TextTable]:
-    """Return the tables that have rows, each row on one line, without what misleads."""
-    readable_tables: list[TextTable] = []
-    for table in tables:
-        if not table.rows:
-            continue
-        rows = [tuple(map(_one_line, row)) for row in table.rows]
-        readable_tables.append(replace(table, rows=tuple(rows)))
-    return readable_tables
-
-
-def _one_line(text: str) -> str:
-    return spelt(" ".join(text.split()))
 
 
 # --- Tables of a run
 
 
-def _table_of_cells(page: RunPage) -> TextTable:
+def _table_of_cells(page: RunPage) -> Table:
     rows: list[TextRow] = []
     for cell in page.cells:
         path = [bar.stage for bar in cell.line.path]
@@ -123,14 +88,14 @@ def _table_of_cells(page: RunPage) -> TextTable:
         )
         rows.append(row)
     columns = ("cell", "state", "wheels", "time", "critical path", "why")
-    return TextTable(
+    return Table(
         title="cells",
         columns=columns,
         rows=rows,
     )
 
 
-def _tables_of_wheels(page: RunPage, wheels: Sequence[WheelRow]) -> Iterator[TextTable]:
+def _tables_of_wheels(page: RunPage, wheels: Sequence[WheelRow]) -> Iterator[Table]:
     """Yield a table for each artifact group."""
     columns = ("wheel", "version", "size", "seconds", "commit", "sha256")
     for group in page.groups:
@@ -139,7 +104,7 @@ def _tables_of_wheels(page: RunPage, wheels: Sequence[WheelRow]) -> Iterator[Tex
             if wheel.cell.artifact_group == group.name:
                 row = _row_of_wheel(wheel)
                 rows.append(row)
-        yield TextTable(
+        yield Table(
             title=f"run {page.run_id}, {group.name}",
             columns=columns,
             rows=rows,
@@ -158,7 +123,7 @@ def _row_of_wheel(wheel: WheelRow) -> TextRow:
     )
 
 
-def _table_of_builds(page: RunPage) -> TextTable:
+def _table_of_builds(page: RunPage) -> Table:
     """Return the longest builds of which more is known than their time."""
     builds = [build for build in page.builds[:_MOST_ROWS] if build.has_details]
     columns: TextRow = ("build", "time", "cache hits", "memory")
@@ -168,7 +133,7 @@ def _table_of_builds(page: RunPage) -> TextTable:
         for position, build in enumerate(builds):
             reach = str(build.reached or "")
             rows[position] = (*rows[position], reach)
-    return TextTable(
+    return Table(
         title="the longest builds",
         columns=columns,
         rows=rows,
@@ -191,9 +156,9 @@ def _row_of_build(build: BuildRow) -> TextRow:
     )
 
 
-def _table_of_tests(page: RunPage) -> TextTable:
+def _table_of_tests(page: RunPage) -> Table:
     rows = [_row_of_tests(tests) for tests in page.tests.runs]
-    return TextTable(
+    return Table(
         title="tests",
         columns=("tests", "results", "time", "verdict"),
         rows=rows,
@@ -211,31 +176,31 @@ def _row_of_tests(tests: StageTests) -> TextRow:
     return tests.place, results, duration(tests.seconds), verdict
 
 
-def _table_of_cases(title: str, cases: Sequence[CaseRow]) -> TextTable:
+def _table_of_cases(title: str, cases: Sequence[CaseRow]) -> Table:
     if len(cases) > _MOST_ROWS:
         title = f"{title}, the first {_MOST_ROWS} of {len(cases)}"
     rows: list[TextRow] = []
     for case in cases[:_MOST_ROWS]:
         count = str(len(case.cells))
         rows.append((case.test, case.outcome, count, case.line))
-    return TextTable(
+    return Table(
         title=title,
         columns=("test", "outcome", "cells", "why"),
         rows=rows,
     )
 
 
-def _table_of_slow_tests(page: RunPage) -> TextTable:
+def _table_of_slow_tests(page: RunPage) -> Table:
     slowest_tests = page.tests.slowest[:_MOST_SLOW_TESTS]
     rows = [(case.test, duration(case.seconds)) for case in slowest_tests]
-    return TextTable(
+    return Table(
         title="slowest tests",
         columns=("test", "time"),
         rows=rows,
     )
 
 
-def _table_of_changes(page: RunPage) -> TextTable:
+def _table_of_changes(page: RunPage) -> Table:
     rows: list[TextRow] = []
     for change in page.changes[:_MOST_ROWS]:
         subject = f"{change.what} {cell_text(change.cell)}"
@@ -249,14 +214,14 @@ def _table_of_changes(page: RunPage) -> TextTable:
         rows.append(row)
     rows += [("gone", name, "", "", "") for name in page.gone]
     columns = ("change", "what", "before", "now", "why")
-    return TextTable(
+    return Table(
         title=f"since run {page.against}",
         columns=columns,
         rows=rows,
     )
 
 
-def _table_of_sources(page: RunPage) -> TextTable:
+def _table_of_sources(page: RunPage) -> Table:
     """Return the sources that differ from the run before."""
     rows: list[TextRow] = []
     for source in page.sources:
@@ -272,7 +237,7 @@ def _table_of_sources(page: RunPage) -> TextTable:
         )
         rows.append(row)
     columns = ("torch ref", "project", "before", "now", "version", "between")
-    return TextTable(
+    return Table(
         title=f"sources since run {page.against}",
         columns=columns,
         rows=rows,
@@ -282,19 +247,19 @@ def _table_of_sources(page: RunPage) -> TextTable:
 # --- Tables of a history
 
 
-def make_history_tables(history: History) -> Sequence[TextTable]:
+def make_history_tables(history: History) -> Sequence[Table]:
     """Return the runs of a history, and its cells: since when one fails, or what it took."""
-    runs = TextTable(
+    runs = Table(
         title="runs, the last first",
         columns=("run", "began", "cells", "since the one before"),
         rows=[_row_of_run(run) for run in history.runs],
     )
-    cells = TextTable(
+    cells = Table(
         title="cells",
         columns=("cell", "state", "since", "last good", "what failed first, or what it took"),
         rows=[_row_of_history(history, line) for line in history.lines],
     )
-    return _readable([runs, cells])
+    return [runs, cells]
 
 
 def _row_of_run(run: HistoryRun) -> TextRow:
@@ -349,16 +314,6 @@ def amount_words(kind: str, value: float | str) -> str:
     if kind in {"slower", "faster"}:
         return duration(value)
     return console.size(int(value))
-
-
-def spelt(text: str) -> str:
-    r"""Spell out invisible characters that change what is read: ``\u202e``."""
-    return _MISLEADING.sub(_escape, text)
-
-
-def _escape(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return f"\\u{code:04x}"
 
 
 def signed_size(count: int) -> str:

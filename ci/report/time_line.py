@@ -71,10 +71,8 @@ def make_time_line(stage_runs: Iterable[StageRun]) -> TimeLine:
     first_start = spans[0].start
     last_end = max(span.end for span in spans)
     elapsed = last_end - first_start
-    busy = elapsed
     gaps = _gaps(spans)
-    for gap in gaps:
-        busy -= gap.seconds
+    busy = elapsed - sum(gaps.values())
     folds = _fold(gaps, busy)
     drawn_end = _drawn(round(elapsed, 3), folds)
     length = max(drawn_end, _SHORTEST_LINE)
@@ -191,43 +189,34 @@ def _step_of(stage: str) -> str:
 # --- Idle times
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Gap:
-    """A time in which nothing ran, and how long after the first start it began."""
-
-    after: float
-    seconds: float
-
-
-def _gaps(spans: Sequence[_Span]) -> Sequence[_Gap]:
-    """Return the times in which nothing ran."""
-    gaps: list[_Gap] = []
+def _gaps(spans: Sequence[_Span]) -> Mapping[float, float]:
+    """Return how long nothing ran, by how long after the first start that began."""
+    gaps: dict[float, float] = {}
     first_start = spans[0].start
     last_end = first_start
     for span in spans:
         if span.start > last_end:
-            seconds = span.start - last_end
-            gaps.append(_Gap(after=last_end - first_start, seconds=seconds))
+            gaps[last_end - first_start] = span.start - last_end
         last_end = max(last_end, span.end)
     return gaps
 
 
-def _fold(gaps: Iterable[_Gap], busy: float) -> Sequence[IdleTime]:
+def _fold(gaps: Mapping[float, float], busy: float) -> Sequence[IdleTime]:
     """Return the long gaps as they are drawn: wider the longer they were, but never as long."""
     longest_drawn = max(busy * _LONGEST_IDLE, _SHORTEST_FOLDED)
     width_of_drawing = longest_drawn / _LONGEST_IDLE
     folds: list[IdleTime] = []
-    for gap in gaps:
-        if gap.seconds <= longest_drawn:
+    for after, seconds in gaps.items():
+        if seconds <= longest_drawn:
             continue
 
-        doublings = log2(gap.seconds / longest_drawn)
+        doublings = log2(seconds / longest_drawn)
         part = min(_FOLD_WIDTH + _FOLD_GROWTH * doublings, _WIDEST_FOLD)
         idle_time = IdleTime(
-            start=_drawn(gap.after, folds),
-            after=round(gap.after, 3),
+            start=_drawn(after, folds),
+            after=round(after, 3),
             width=round(width_of_drawing * part, 3),
-            seconds=round(gap.seconds, 3),
+            seconds=round(seconds, 3),
         )
         folds.append(idle_time)
     return folds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import quote
 
 from ci.report.model import SourceRow, WheelFolder, WheelRow
@@ -43,12 +43,6 @@ class _BuiltFile:
         return self.cell, self.distribution
 
 
-class _FolderSize(NamedTuple):
-    files: int
-    size: int
-    packed: int
-
-
 def list_wheels(
     facts: RunFacts, previous_facts: RunFacts | None = None
 ) -> tuple[tuple[WheelRow, ...], tuple[str, ...]]:
@@ -74,13 +68,8 @@ def list_wheels(
 
 def _built_files(facts: RunFacts) -> Iterator[_BuiltFile]:
     """Yield what stages built; those of cells come last, after an upload that names the same file."""
-
-    def order(keyed: tuple[str, Record]) -> tuple[bool, str]:
-        key, record = keyed
-        return record.cell.torch_ref is not None, key
-
     for group in facts.groups:
-        for _, record in sorted(group.records, key=order):
+        for record in sorted(group.records, key=lambda record: record.cell.torch_ref is not None):
             if record.status != "ok":
                 continue
             cell = cell_of_record(group.name, record)
@@ -130,7 +119,7 @@ def _wheel_row(facts: RunFacts, built_file: _BuiltFile, previous_file: _BuiltFil
     folder = quote(cell.artifact_group or "", safe="")
     file_name = quote(file.name, safe="")
     origin, commit = _origin_and_commit(record, file, facts.locks)
-    previous_folders: Mapping[str, _FolderSize] = {}
+    previous_folders: Mapping[str, WheelFolder] = {}
     if previous_file is not None:
         previous_folders = _read_contents(previous_file.record, previous_file.file.name)
     return WheelRow(
@@ -173,8 +162,8 @@ def _origin_and_commit(record: Record, file: FileRecord, locks: Mapping[str, Sou
 # --- The folders of a wheel
 
 
-def _read_contents(record: Record, name: str) -> Mapping[str, _FolderSize]:
-    """Return the sizes of a wheel's folders, by path, as far as its record makes sense."""
+def _read_contents(record: Record, name: str) -> Mapping[str, WheelFolder]:
+    """Return the folders of a wheel, by path, as far as its record makes sense."""
     contents = record.details.get(CONTENTS)
     if not isinstance(contents, dict):
         return {}
@@ -182,38 +171,30 @@ def _read_contents(record: Record, name: str) -> Mapping[str, _FolderSize]:
     if not isinstance(folders, dict):
         return {}
 
-    sizes: dict[str, _FolderSize] = {}
+    read_folders: dict[str, WheelFolder] = {}
     for path, numbers in folders.items():
         match numbers:
             case [int(files), int(size), int(packed)]:
-                sizes[str(path)] = _FolderSize(files, size, packed)
-    return sizes
+                read_folders[path] = WheelFolder(path=path, files=files, size=size, packed=packed)
+    return read_folders
 
 
 def _folder_rows(
-    folders: Mapping[str, _FolderSize], previous_folders: Mapping[str, _FolderSize]
+    folders: Mapping[str, WheelFolder], previous_folders: Mapping[str, WheelFolder]
 ) -> tuple[WheelFolder, ...]:
     """Return the folders of a wheel and of the one before it, the largest first."""
     if not folders:
         return ()
 
-    empty = _FolderSize(0, 0, 0)
     rows: list[WheelFolder] = []
     for path in {*folders, *previous_folders}:
-        folder = folders.get(path, empty)
-        grown = None
+        empty_folder = WheelFolder(path=path, files=0, size=0, packed=0)
+        folder = folders.get(path, empty_folder)
         if previous_folders:
-            grown = folder.packed - previous_folders.get(path, empty).packed
-        row = WheelFolder(
-            path=path,
-            files=folder.files,
-            size=folder.size,
-            packed=folder.packed,
-            grown=grown,
-        )
-        rows.append(row)
-    rows.sort(key=lambda row: (-row.packed, row.path))
-    return tuple(rows)
+            previous_folder = previous_folders.get(path, empty_folder)
+            folder = replace(folder, grown=folder.packed - previous_folder.packed)
+        rows.append(folder)
+    return tuple(sorted(rows, key=lambda folder: (-folder.packed, folder.path)))
 
 
 # --- Sources

@@ -7,7 +7,7 @@ from typing import Any
 
 from ci import install
 from ci.bisection.index_versions import IndexVersions
-from ci.bisection.judging import TestedCommand, judge_revision
+from ci.bisection.judging import judge_revision
 from ci.bisection.revisions import BisectRequest, RevisionSource
 from ci.bisection.search import Bisection, Judgement, Revision, last_output, revisions_from
 from ci.bisection.stored_runs import StoredRuns
@@ -94,12 +94,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Search, from where the last call stopped."""
     source = _revision_source(arguments)
-    command = TestedCommand(
-        words=arguments.command,
-        folder=arguments.directory,
-        repeat=arguments.repeat,
-        timeout=arguments.timeout,
-    )
     is_dry_run = source.request.common.dry_run
     folder = source.request.folder
     state_file = folder / "state.json"
@@ -109,7 +103,7 @@ def run(arguments: argparse.Namespace) -> None:
         if is_dry_run:
             return
         while (revision := bisection.next_revision) is not None:
-            bisection = _test_next(bisection, command, source, revision)
+            bisection = _test_next(bisection, source, revision)
             bisection.write(state_file)
 
     _show_result(bisection)
@@ -137,6 +131,10 @@ def _revision_source(arguments: argparse.Namespace) -> RevisionSource:
         source=source or CombinedSource(parts=()),
         good=_read_revision_name(arguments.good),
         bad=_read_revision_name(arguments.bad),
+        command=arguments.command,
+        command_folder=arguments.directory,
+        repeat=arguments.repeat,
+        timeout=arguments.timeout,
     )
     if is_over_index:
         return IndexVersions(request=request)
@@ -226,7 +224,6 @@ def _begin(arguments: argparse.Namespace, source: RevisionSource, question: dict
 
 def _test_next(
     bisection: Bisection,
-    command: TestedCommand,
     source: RevisionSource,
     revision: Revision,
 ) -> Bisection:
@@ -238,7 +235,7 @@ def _test_next(
         if revision.lacks and not bisection.build:
             judgement = Judgement(result="skip", why=revision.lacks)
         else:
-            judgement = judge_revision(command, source, revision)
+            judgement = judge_revision(source, revision)
         console.done(f"{revision.name}: {judgement.result}, {judgement.why}")
     return bisection.with_judgement(revision, judgement)
 

@@ -4,7 +4,6 @@ import argparse
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from string import Template
@@ -186,15 +185,6 @@ def _add_build_arguments(parser: argparse.ArgumentParser) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _EngineCommands:
-    """What an engine is told, in order; the login comes after the build, which runs what others wrote."""
-
-    make: Sequence[Sequence[str]]
-    login: Sequence[str] | None
-    push: Sequence[Sequence[str]]
-
-
 def run(arguments: argparse.Namespace) -> None:
     """Build the image; push and save it where the options say so."""
     common = common_from(arguments)
@@ -204,29 +194,30 @@ def run(arguments: argparse.Namespace) -> None:
     user = env.get("REGISTRY_USER", "")
     password = env.get("REGISTRY_PASSWORD", "")
 
-    login: Sequence[str] | None = None
+    make_commands = _commands_to_make(engine, build, arguments.archive)
+    # The login comes after the build, which runs what others wrote.
+    login_commands: Sequence[Sequence[str]] = ()
     if build.pushed and user and password:
-        login = engines.login_command(engine, build.pushed[0], user)
-    commands = _EngineCommands(
-        make=_commands_to_make(engine, build, arguments.archive),
-        login=login,
-        push=[(engine, "push", reference) for reference in build.pushed],
-    )
+        login_commands = [engines.login_command(engine, build.pushed[0], user)]
+    push_commands = [(engine, "push", reference) for reference in build.pushed]
     if common.dry_run:
-        _print_commands(engine, build, commands)
+        commands = [*make_commands, *login_commands, *push_commands]
+        if build.archive is not None:
+            commands.append(engines.save_command(engine, build, build.archive))
+        console.result("\n".join(map(shlex.join, commands)))
         return
 
-    with console.group(f"{engine} {commands.make[0][1]} {build.names[0]}"):
-        _run(engine, build, commands.make, common)
-    if commands.login is not None:
+    with console.group(f"{engine} {make_commands[0][1]} {build.names[0]}"):
+        _run(engine, build, make_commands, common)
+    for command in login_commands:
         console.add_mask(password)
         process.capture(
-            commands.login,
+            command,
             env=process.inherited(),
             stdin=password,
             timeout=_LOGIN_SECONDS,
         )
-    _run(engine, build, commands.push, common)
+    _run(engine, build, push_commands, common)
     if build.archive is not None:
         # It is written beside its final name first, so that a later job never sees half of it.
         with files.partial_file(build.archive) as partial_archive:
@@ -252,16 +243,6 @@ def _commands_to_make(engine: Engine, build: ImageBuild, archive: Path | None) -
     commands: list[Sequence[str]] = [(engine, "load", "--input", str(archive))]
     commands += [(engine, "tag", build.names[-1], reference) for reference in build.pushed]
     return commands
-
-
-def _print_commands(engine: Engine, build: ImageBuild, commands: _EngineCommands) -> None:
-    lines = [*commands.make]
-    if commands.login is not None:
-        lines.append(commands.login)
-    lines += commands.push
-    if build.archive is not None:
-        lines.append(engines.save_command(engine, build, build.archive))
-    console.result("\n".join(map(shlex.join, lines)))
 
 
 def plan_build(common: Common, arguments: argparse.Namespace, *, today: str) -> ImageBuild:

@@ -41,6 +41,12 @@ FORK = "somebody/a-fork"
 
 # Options that describe an event. Its name is not among them, nor what describes every run.
 _DESCRIPTIONS = ("label", "changed", "input", "fork", "base")
+# Those that only some events have.
+_EVENTS_OF_DESCRIPTIONS = {
+    "label": ("pull_request",),
+    "fork": ("pull_request",),
+    "changed": ("pull_request", "push", "workflow_dispatch"),
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -242,12 +248,8 @@ def question(
 ) -> Question:
     """Return everything that the plan follows from."""
     is_described = bool(arguments.event or arguments.payload)
-    if is_described:
-        event = _described_event(arguments)
-        github = None
-    else:
-        event = _current_event(arguments, env)
-        github = events.github_service(env)
+    event = _described_event(arguments) if is_described else _current_event(arguments, env)
+    github = None if _is_invented(arguments) else events.github_service(env)
 
     ci_data = data.load()
     labels, note = events.event_labels(event, github)
@@ -301,21 +303,20 @@ def _current_event(
 def _described_event(arguments: argparse.Namespace) -> Event:
     """Return the event that options describe, as its payload would."""
     name = arguments.event
-    repository = arguments.repository or buckets().repository
-    if arguments.label and (arguments.payload or name != "pull_request"):
-        raise UsageError(
-            "--label is for a pull request that options describe.",
-            hint="--event pull_request",
-        )
-
+    repository = arguments.repository
     payload: Mapping[str, Any]
     if arguments.payload:
+        for option in ("label", "fork"):
+            if getattr(arguments, option):
+                raise UsageError(f"--{option} has no effect with --payload.", hint="Leave it out.")
         payload = events.read_payload(arguments.payload)
         if not name and "pull_request" in payload:
             name = "pull_request"
         if not name:
             raise UsageError("--payload needs the event's name.", hint="Give --event.")
+        repository = repository or events.repository_of(payload) or buckets().repository
     else:
+        repository = repository or buckets().repository
         head_repository = FORK if arguments.fork else repository
         payload = {
             "ref": f"refs/heads/{arguments.branch}",
@@ -325,12 +326,24 @@ def _described_event(arguments: argparse.Namespace) -> Event:
                 "base": {"ref": arguments.branch},
             },
         }
+
+    for option, event_names in _EVENTS_OF_DESCRIPTIONS.items():
+        if getattr(arguments, option) and name not in event_names:
+            raise UsageError(
+                f"--{option} has no effect on the event {name}.",
+                hint=f"It describes {' or '.join(event_names)}.",
+            )
     return events.parse(
         name,
         payload,
         repository=repository,
         ref_name=arguments.branch,
     )
+
+
+def _is_invented(arguments: argparse.Namespace) -> bool:
+    """Return whether options alone describe the event, of which neither git nor GitHub knows anything."""
+    return bool(arguments.event) and not arguments.payload
 
 
 def _changes(
@@ -344,7 +357,7 @@ def _changes(
         return Changes(files=_changed_paths(arguments.changed))
     if arguments.base:
         return Changes(files=events.difference(arguments.base, root))
-    if arguments.event or arguments.payload:
+    if _is_invented(arguments):
         return Changes()
     return events.event_changes(event, root, github)
 

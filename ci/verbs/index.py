@@ -98,18 +98,19 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _check_lasting_indexes(arguments: argparse.Namespace, common: Common) -> None:
     """Check the pages that stay, or change what they list."""
-    from ci.promote.index_check import Change, check_indexes
+    from ci.promote.index_check import check_indexes
 
     if (arguments.yank is None) != (arguments.reason is None):
         raise UsageError("A yank needs a reason.", hint="Give both: --yank NAME==VERSION --reason TEXT.")
 
-    change = Change(
-        write=arguments.write and not common.dry_run,
+    write = arguments.write and not common.dry_run
+    check_indexes(
+        open_store(common.store, root=common.root, dry_run=not write),
+        write=write,
         yanked=arguments.yank,
         reason=arguments.reason,
         removed_set=arguments.remove,
     )
-    check_indexes(open_store(common.store, root=common.root, dry_run=not change.write), change)
 
 
 def write_group(common: Common, artifact_group: str) -> None:

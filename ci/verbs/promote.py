@@ -7,20 +7,21 @@ import argparse
 import getpass
 from collections import Counter
 from collections.abc import Callable, Mapping
+from itertools import groupby
 
 from ci.plan.data import runners
 from ci.promote import documents, promotion
 from ci.promote.candidates import promised_wheels, rewrite_candidate
 from ci.promote.documents import Decision, Override
 from ci.promote.facts import SetFacts, SetRequest, gather, staged_versions
-from ci.promote.policy import PromotionPolicy, Verdict, decide, gates, reasons_by_cell
-from ci.promote.version_change import RocmChange, final_of, keep_targets, new_version, renamed_files
+from ci.promote.policy import PromotionPolicy, decide, gates
+from ci.promote.version_change import RocmChange, final_of, keep_targets, rename_set
 from ci.publish.buckets import buckets
 from ci.verbs.cells import cells_by_session, load_matrix
-from ci.verbs.stage import add_distribution_store, distribution_store_of, split_list
+from ci.verbs.stage import add_distribution_store, distribution_store_of
 from core import console
 from core.cell import GroupCell
-from core.cli.options import DEFAULT_STORE, Common, common_from, environment
+from core.cli.options import DEFAULT_STORE, Common, common_from, environment, split_list
 from core.cli.sessions import command_again
 from core.errors import CheckError, FatalError, ServiceError, StoreError, UsageError
 from core.files import made
@@ -104,23 +105,23 @@ def _promote(arguments: argparse.Namespace, common: Common) -> None:
         gates=gates(),
         release_type=common.release_type,
     )
-    verdict = decide(facts, policy, override)
-    _show_verdict(facts, verdict)
-
-    by = arguments.by or _actor(environment())
-    # A candidate is staged in another type's bucket, which a release does not write to.
-    if not verdict.allows_promotion and change is None and not common.dry_run:
-        _record_refusal(bucket, facts, verdict, by)
-    _require_promotion(facts, verdict)
-
-    decision = _make_decision(
-        request,
+    decision = decide(
         facts,
-        verdict,
-        change,
-        release_type=common.release_type,
-        by=by,
+        policy,
+        override,
+        by=arguments.by or _actor(environment()),
+        decided=records.now(),
     )
+    _show_decision(facts, decision)
+    if decision.reasons:
+        # A candidate is staged in another type's bucket, which a release does not write to.
+        if change is None and not common.dry_run:
+            _record_refusal(bucket, facts, decision)
+        raise _refusal_error(decision)
+
+    staged_files = decision.files
+    if change is not None:
+        decision = rename_set(decision, request.distribution, request.version, change)
     _warn_of_unfinished(bucket, decision)
     promotion.require_same_targets(bucket, decision)
     if common.dry_run:
@@ -131,8 +132,7 @@ def _promote(arguments: argparse.Namespace, common: Common) -> None:
     if change is not None and not promotion.is_done(bucket, decision):
         scratch = made(common.cache / "promotion" / decision.identity)
         expected = promised_wheels(facts, change)
-        candidates = promotion.promoted_files(facts)
-        released_files, source = rewrite_candidate(staging_store, candidates, change, scratch, expected)
+        released_files, source = rewrite_candidate(staging_store, staged_files, change, scratch, expected)
         decision = decision.model_copy(update={"files": released_files})
     promoted, new_count = promotion.carry_out(
         bucket,
@@ -145,54 +145,14 @@ def _promote(arguments: argparse.Namespace, common: Common) -> None:
     _show_promotion(bucket, promoted, new_count)
 
 
-def _make_decision(
-    request: SetRequest,
-    facts: SetFacts,
-    verdict: Verdict,
-    change: RocmChange | None,
-    *,
-    release_type: str,
-    by: str,
-) -> Decision:
-    """Return the decision to promote a set; a candidate's files are named as they will be."""
-    files = promotion.promoted_files(facts)
-    version: str | None = request.version
-    if change is not None:
-        files = renamed_files(files, change)
-        version = new_version(request.distribution, request.version, change)
-
-    return Decision(
-        set_name=f"{request.distribution}-{version or request.version}",
-        identity=promotion.identity_of(files),
-        release_type=release_type,
-        from_version="" if change is None else change.old,
-        to_version="" if change is None else change.new,
-        gpu_targets=() if change is None else change.targets,
-        left_out=facts.left_out,
-        decided=records.now(),
-        by=by,
-        staging=facts.staging,
-        rulings=verdict.rulings,
-        override=verdict.override,
-        files=files,
-    )
-
-
 def _record_refusal(
     bucket: Store,
     facts: SetFacts,
-    verdict: Verdict,
-    by: str,
+    decision: Decision,
 ) -> None:
     """Write a refusal down; whoever promotes learns its reasons, even where that fails."""
     try:
-        promotion.record_refusal(
-            bucket,
-            facts,
-            verdict.reasons,
-            by=by,
-            refused=records.now(),
-        )
+        promotion.record_refusal(bucket, facts, decision)
     except FatalError as problem:
         console.warn(f"The pages of staging do not say that it is refused: {problem}")
 
@@ -369,13 +329,13 @@ def _actor(variables: Mapping[str, str]) -> str:
 # What is shown
 
 
-def _show_verdict(facts: SetFacts, verdict: Verdict) -> None:
+def _show_decision(facts: SetFacts, decision: Decision) -> None:
     """Print the decision on each cell."""
-    rulings = {(ruling.family, ruling.platform, ruling.python): ruling for ruling in verdict.rulings}
-    blocked_cells = reasons_by_cell(verdict.reasons)
+    rulings = {(ruling.family, ruling.platform, ruling.python): ruling for ruling in decision.rulings}
+    blocked_cells = {reason.cell for reason in decision.reasons}
     file_counts = Counter(wheel.cell for wheel in facts.wheels)
     rows: list[tuple[str, ...]] = []
-    for cell in sorted(file_counts.keys() | blocked_cells.keys()):
+    for cell in sorted(file_counts.keys() | blocked_cells):
         family = cell.artifact_group or ""
         platform = cell.platform or ""
         ruling = rulings.get((family, platform, cell.python_tag))
@@ -392,21 +352,18 @@ def _show_verdict(facts: SetFacts, verdict: Verdict) -> None:
     console.table(("family", "platform", "Python", "files", "rule", "tests"), rows, title=facts.set_name)
 
 
-def _require_promotion(facts: SetFacts, verdict: Verdict) -> None:
-    """Refuse a set that must not be released."""
-    if verdict.allows_promotion:
-        return
-
+def _refusal_error(decision: Decision) -> CheckError:
+    """Return the error that says why a set must not be released, cell by cell."""
     lines: list[str] = []
-    for cell, reasons in reasons_by_cell(verdict.reasons).items():
+    for cell, reasons in groupby(decision.reasons, key=lambda reason: reason.cell):
         lines.append(f"  {str(cell) or 'the set'}:")
         lines += [f"    {reason.message}" for reason in reasons]
     hint = "Correct it, stage again where wheels changed, test, and promote again."
-    if all(reason.overridable for reason in verdict.reasons):
+    if all(reason.overridable for reason in decision.reasons):
         override_options = ("--override-by", "NAME", "--override-reason", "TEXT")
         hint = f"Test again, or override the tests: {command_again(*override_options)}"
-    raise CheckError(
-        f"{facts.set_name} is not promoted, for {console.counted(len(verdict.reasons), 'reason')}:\n"
+    return CheckError(
+        f"{decision.set_name} is not promoted, for {console.counted(len(decision.reasons), 'reason')}:\n"
         + "\n".join(lines),
         hint=hint,
     )

@@ -16,6 +16,7 @@ from ci.report.facts import INDEX, RunFacts, read_run
 from ci.report.model import json_value
 from ci.report.page import make_page
 from ci.report.stored_runs import MOST_RUNS_BEFORE, find_previous_run, page_key
+from ci.tables import spelt
 from core import console
 from core.cli.options import RELEASE_TYPES, Common, common_from, environment
 from core.errors import FatalError, MissingInputError, UsageError
@@ -88,7 +89,16 @@ def run(arguments: argparse.Namespace) -> None:
     common = _make_common_with_release_type(arguments)
     if arguments.history:
         refuse_options(arguments, arguments.run_options, mode="with --history")
-        _write_history(arguments, common, release_type)
+        from ci.report.store_history import write_history
+
+        write_history(
+            common,
+            PLATFORMS if arguments.platform is None else (arguments.platform,),
+            most_runs=arguments.runs,
+            release_type=release_type,
+            output=arguments.output,
+            as_json=arguments.json,
+        )
         return
 
     refuse_options(arguments, arguments.history_options, mode="without --history", hint="Add --history.")
@@ -139,20 +149,6 @@ def _make_common_with_release_type(arguments: argparse.Namespace) -> Common:
     if arguments.release_type is None:
         arguments.release_type = environment().get("RELEASE_TYPE") or RELEASE_TYPES[0]
     return common_from(arguments)
-
-
-def _write_history(arguments: argparse.Namespace, common: Common, release_type: str | None) -> None:
-    """Write the page over the last runs of each platform."""
-    from ci.report.store_history import HistoryOptions, write_history
-
-    options = HistoryOptions(
-        platforms=PLATFORMS if arguments.platform is None else (arguments.platform,),
-        most_runs=arguments.runs,
-        release_type=release_type,
-        output=arguments.output,
-        as_json=arguments.json,
-    )
-    write_history(common, options)
 
 
 def _read_page(arguments: argparse.Namespace, common: Common) -> RunPage:
@@ -216,13 +212,13 @@ def _find_previous_run(common: Common, facts: RunFacts) -> str | None:
 def _print_page(common: Common, page: RunPage, *, brief: bool) -> None:
     """Print the summary, what went wrong, and where everything lies; `brief` leaves lists to the page."""
     for table in text.make_tables(page, brief=brief):
-        console.table(table.columns, table.rows, title=table.title)
+        table.show()
     for problem in page.problems:
         places = problem.where
         if problem.also:
             places = f"{places} and {len(problem.also)} more"
         message = f"{places}: {problem.what}"
-        console.error(text.spelt(message))
+        console.error(spelt(message))
     _print_places(common, page)
     console.summary(text.make_markdown(page))
 

@@ -107,7 +107,16 @@ def run(arguments: argparse.Namespace) -> None:
     """Make the environment, and install into it; or fetch files of a run."""
     if arguments.download is not None:
         refuse_options(arguments, arguments.venv_options, mode="with --download")
-        _download(arguments)
+        from ci.install.download import download
+
+        download(
+            options.common_from(arguments),
+            arguments.download,
+            arguments.artifact_group or None,
+            arguments.packages,
+            with_dependencies=arguments.with_dependencies,
+            jobs=arguments.jobs,
+        )
         return
 
     refuse_options(arguments, arguments.download_options, mode="without --download")
@@ -142,20 +151,6 @@ def run(arguments: argparse.Namespace) -> None:
         step_files.set_variable("VIRTUAL_ENV", str(target.prefix))
     else:
         console.say(f"Use it: . {target.scripts / 'activate'}")
-
-
-def _download(arguments: argparse.Namespace) -> None:
-    """Fetch files of a run into a folder."""
-    from ci.install.download import DownloadOptions, download
-
-    download_options = DownloadOptions(
-        folder=arguments.download,
-        artifact_group=arguments.artifact_group or None,
-        packages=arguments.packages,
-        with_dependencies=arguments.with_dependencies,
-        jobs=arguments.jobs,
-    )
-    download(options.common_from(arguments), download_options)
 
 
 def _request(

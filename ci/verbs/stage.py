@@ -13,7 +13,7 @@ from ci.promote.staging import choose_files, plan_staging, read_locks, require_s
 from ci.publish.batches import print_files
 from ci.publish.buckets import buckets, takes_samples
 from core import console
-from core.cli.options import Common, add_group, common_from
+from core.cli.options import Common, add_group, common_from, split_list
 from core.run import artifact_groups
 from core.run.locations import distribution_store
 from core.stores import Store
@@ -81,12 +81,6 @@ def distribution_store_of(
     if takes_samples(buckets(), common.release_type):
         require_samples(store)
     return store
-
-
-def split_list(text: str) -> tuple[str, ...]:
-    """Split a list that commas or semicolons separate."""
-    names = map(str.strip, text.replace(";", ",").split(","))
-    return tuple(filter(None, names))
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -12,8 +12,10 @@ from core.errors import WheelError
 from core.wheel import record
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ci.promote.documents import Decision
-    from ci.provenance.evidence import LocatedFile, Statement
+    from ci.provenance.evidence import FileOrigin, Statement
     from ci.provenance.facts import RecordedFile
     from core.run.records import FileRecord
 
@@ -56,14 +58,14 @@ def run(arguments: argparse.Namespace) -> None:
             folder = files.made(scratch / str(number))
             # The installer's settings have the certificate, and take a moment to read.
             cert = configured().cert if address.startswith("https://") else ""
-            located_file = locate(
+            path, origin = locate(
                 address,
                 common,
                 folder,
                 is_run_named=is_run_named,
                 cert=cert,
             )
-            report = _verify(located_file)
+            report = _verify(path, origin)
             reports.append(report)
             if not arguments.json:
                 console.result(_text_of(report))
@@ -77,12 +79,11 @@ def run(arguments: argparse.Namespace) -> None:
         )
 
 
-def _verify(located_file: LocatedFile) -> dict[str, Any]:
+def _verify(path: Path, origin: FileOrigin) -> dict[str, Any]:
     """Compare a file with its record and statement; return what is known of it."""
     from ci.provenance import evidence
     from core.wheel import distributions
 
-    path = located_file.path
     if not distributions.is_distribution(path.name):
         raise WheelError(f"{path.name} is neither a wheel nor an sdist.", hint="Give a .whl or .tar.gz file.")
 
@@ -91,7 +92,6 @@ def _verify(located_file: LocatedFile) -> dict[str, Any]:
         key="",
         sha256=files.sha256(path),
     )
-    origin = located_file.origin
     records = evidence.find_records(origin.run, file, origin.group)
     recorded_file = evidence.check_file(file, records)
     if path.suffix == ".whl":
@@ -179,7 +179,7 @@ def _describe(
 
 def _text_of(report: dict[str, Any]) -> str:
     """Write what is known in lines that a narrow terminal takes: a word, then what it is."""
-    from ci.report.text import spelt
+    from ci.tables import spelt
 
     cell = report["cell"]
     cell_parts = filter(None, (cell["torch_ref"], cell["gpu_family"], cell["python"]))

@@ -65,9 +65,9 @@ def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | 
         argv = sys.argv[1:]
     with as_current_call(FrontDoorCall(package=package, argv=argv)):
         try:
+            process.prepare_variables()
             # nox goes to the folder of the noxfile, and the relative paths of its users begin elsewhere.
             os.chdir(environment().get("INVOKED_FROM", "."))
-            process.use_trusted_programs()
             with process.stopped_by_signals():
                 dispatch(package, about, verbs, argv)
         except (Exception, KeyboardInterrupt) as problem:

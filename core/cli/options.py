@@ -304,6 +304,9 @@ def common_from(arguments: Namespace) -> Common:
         for segment in (*arguments.torch_ref.split("/"), key_name(arguments.torch_ref)):
             require_key_segment(segment, option="--torch-ref")
 
+    # Installers and builds read it themselves: late, and with a traceback of theirs.
+    source_date_epoch(environment())
+
     sources_dir = environment().get(SOURCES_DIR)
     common = Common(
         torch_ref=arguments.torch_ref,
@@ -391,6 +394,12 @@ def use_config_file(named_file: Path | None) -> Path | None:
 
         use_user_file(user_file)
     return None if named_file is None else path
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    """Split a list that commas or semicolons separate."""
+    names = map(str.strip, text.replace(";", ",").split(","))
+    return tuple(filter(None, names))
 
 
 def environment() -> Mapping[str, str]:

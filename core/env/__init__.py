@@ -85,7 +85,11 @@ def interpreter(python: Path) -> Interpreter:
         answer = process.capture([executable, "-I", "-c", query])
         facts = json.loads(answer.stdout)
     except (ProcessError, json.JSONDecodeError) as problem:
-        raise EnvironmentSetupError(f"{python} is not a working Python interpreter: {problem}") from problem
+        reason = problem.message if isinstance(problem, ProcessError) else str(problem)
+        raise EnvironmentSetupError(
+            f"{python} is not a working Python interpreter: {reason}",
+            hint="Name another, or delete its environment, which nox makes again.",
+        ) from problem
 
     implementation = facts["implementation"]
     if implementation != "cpython":

@@ -216,7 +216,10 @@ def remote_metadata(url: str, *, cert: str = "") -> bytes:
     """Return a remote wheel's METADATA: of its sidecar (PEP 658), else by ranges, else of the whole file."""
     # Most indexes have no sidecar.
     with suppress(ServiceError), open_url(f"{url}.metadata", cert=cert) as answer:
-        return bytes(answer.read())
+        metadata = bytes(answer.read())
+        # A server may answer every address with a page, such as its login.
+        if message_from_bytes(metadata)["Metadata-Version"] is not None:
+            return metadata
 
     shown_url = without_secret(url)
     try:

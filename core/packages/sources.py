@@ -81,7 +81,7 @@ class PackageIndex(PackageSource):
             self._doubtful_pages[without_secret(page)] = "a page that links to no wheel or sdist"
         return tuple(
             candidate
-            for candidate in candidates_on_page(response.text, page)
+            for candidate in candidates_on_page(response.text, response.redirected_to or page)
             if candidate.distribution == distribution
         )
 
@@ -123,7 +123,8 @@ class FlatPage(PackageSource):
     def listed(self) -> tuple[Candidate, ...]:
         """The files of ours that it links to."""
         if _is_http(self.location):
-            return tuple(candidates_on_page(self._text, self.location))
+            page_location = self._answer.redirected_to or self.location
+            return tuple(candidates_on_page(self._text, page_location))
         candidates = candidates_on_page(self._text, Path(self.location).as_uri())
         return tuple(
             replace(candidate, url=path_of(candidate.url))
@@ -135,11 +136,15 @@ class FlatPage(PackageSource):
     def _text(self) -> str:
         if not _is_http(self.location):
             return Path(self.location).read_text(encoding="utf-8", errors="replace")
-        response = fetch_page(self.location)
+        response = self._answer
         if response.text is None:
             setting = f"{self.option_prefix}find-links"
             raise _unread_page_error(self.location, response, setting, self.option_prefix)
         return response.text
+
+    @functools.cached_property
+    def _answer(self) -> Answer:
+        return fetch_page(self.location)
 
 
 @dataclass(frozen=True, kw_only=True)

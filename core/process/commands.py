@@ -117,6 +117,8 @@ class _Command:
         program = self.words[0]
         path = None if self.env is None else self.env.get("PATH")
         executable = shutil.which(program, path=path)
+        if executable is None and Path(program).name != program:
+            raise ProcessError(f"{program} is no program, or leads to none.", hint="Correct its path.")
         if executable is None:
             raise ProcessError(
                 f"{program} is not installed or not on the PATH.",

@@ -70,8 +70,16 @@ def output_variables(variables: Mapping[str, str]) -> dict[str, str]:
     return {}
 
 
-def use_trusted_programs() -> None:
-    """Find programs from now on without the environments that builds and tests fill; front doors do so."""
+def prepare_variables() -> None:
+    """Drop empty variables, and find programs without the environments that builds and tests fill.
+
+    Front doors do so before anything else. Workflows set a variable to nothing where an input is not given,
+    and tools do not agree on what that means: from here on it is not set.
+    """
+    for name, value in list(os.environ.items()):
+        if not value:
+            del os.environ[name]
+
     path = os.environ.get("PATH")
     if path is not None:
         os.environ["PATH"] = remove_foreign_programs(path)

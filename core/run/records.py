@@ -19,6 +19,8 @@ from core.stores import Store
 
 # The detail of a build's record that says whose wheel it has borrowed.
 BORROWED = "borrowed"
+# The detail of a build's record that names the family's gfx targets that it was told to leave out.
+LEFT_OUT_TARGETS = "left_out_targets"
 
 
 class FileRecord(Model):

@@ -160,7 +160,8 @@ def _perform_alone(
             inputs=inputs,
             input_digest=digest,
         )
-        with _estimated_by(previous_record):
+        seconds_last_time = previous_record.seconds if previous_record else None
+        with console.as_last_time(seconds_last_time):
             record = _do_work(attempt, work, so_far)
         _update_records_of_other_cells(stage, record)
 
@@ -194,15 +195,6 @@ def _read_record(stage: Stage) -> Record | None:
 
 def _write_record(stage: Stage, record: Record) -> None:
     records.write(stage.store, stage.outputs, stage.artifact_group, record)
-
-
-def _estimated_by(previous_record: Record | None) -> AbstractContextManager[None]:
-    """Estimate the work's end by the time and the commands that it took before."""
-    if previous_record is None:
-        return console.as_last_time(0)
-    ninja_runs = previous_record.details.get("ninja", ())
-    command_counts = [ninja_run["edges"] for ninja_run in ninja_runs]
-    return console.as_last_time(previous_record.seconds, command_counts)
 
 
 def _say_unchanged(stage: Stage) -> None:

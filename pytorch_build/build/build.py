@@ -10,14 +10,17 @@ from core.packages.search import others_required_by_lines
 from core.run import records, stage
 from core.run.records import BORROWED
 from core.wheel import distributions, read_metadata
-from pytorch_build.build.inputs import BuildInputs, BuildMaterials, Dependency, inputs_of
+from pytorch_build.build.inputs import Dependency
 from pytorch_build.components import COMPONENTS
 
 if TYPE_CHECKING:
     from core.env import Interpreter
     from core.status import Pending
+    from pytorch_build.build.inputs import BuildInputs
     from pytorch_build.build.request import BuildRequest
     from pytorch_build.context import Context
+    from pytorch_build.sources.trees import Tree
+    from rocm_packaging.origin import RocmSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,13 +29,15 @@ class Work:
 
     Attributes:
         request: What was asked for.
-        materials: What it is made of.
+        tree: The source tree, which is not checked out yet.
+        rocm: Where ROCm comes from; None for CPUs.
         inputs: Everything that its wheel depends on.
         details: What is known of the build so far, for its record, and that of a failure.
     """
 
     request: BuildRequest
-    materials: BuildMaterials
+    tree: Tree
+    rocm: RocmSource | None
     inputs: BuildInputs
     details: dict[str, Any] = field(default_factory=dict)
 
@@ -47,11 +52,6 @@ class Work:
             cell=context.cell(self.request.target.tag),
             output_dir=self.request.options.output_dir,
         )
-
-
-def work_of(request: BuildRequest, materials: BuildMaterials) -> Work:
-    """Return the work that a request is, once its materials are found."""
-    return Work(request=request, materials=materials, inputs=inputs_of(request, materials))
 
 
 def perform(work: Work) -> records.Record | Pending:

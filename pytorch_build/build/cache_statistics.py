@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from core.data import Model, parse_json
+from core.data import Model, json_object, validated
 from core.errors import DataError
 
 # Counters of ccache that tell of a storage that failed.
@@ -47,7 +47,7 @@ class _PerLanguage(Model, extra="ignore"):
 
 
 class _SccacheCounters(Model, extra="ignore"):
-    """The counters of sccache that are used."""
+    """The counters of sccache that are used, as ``--stats-format json`` prints them (seen with 0.16)."""
 
     cache_hits: _PerLanguage
     cache_misses: _PerLanguage
@@ -62,15 +62,10 @@ class _SccacheCounters(Model, extra="ignore"):
     non_cacheable_compilations: int
 
 
-class _SccacheOutput(Model, extra="ignore"):
-    """What ``sccache --show-stats --stats-format json`` prints (seen with 0.16)."""
-
-    stats: _SccacheCounters
-
-
 def read_sccache_statistics(output: str, *, read_only: bool = False) -> CacheStatistics:
     """Return what sccache's output says. One that may only read always fails to write, which is no error."""
-    counters = parse_json(output, _SccacheOutput, where="The statistics of sccache").stats
+    where = "The statistics of sccache"
+    counters = validated(json_object(output, where=where).get("stats", {}), _SccacheCounters, where=where)
     errors = counters.cache_errors.total + counters.cache_timeouts + counters.cache_read_errors
     if not read_only:
         errors += counters.cache_write_errors

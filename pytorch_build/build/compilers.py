@@ -1,17 +1,15 @@
-"""The compilers of a build: what they are, and the flags that each needs (`compilers.toml`)."""
+"""The compilers of a build: what they are, and the flags that each needs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from packaging.version import Version
 
 from core import process
-from core.data import Model, data_file
 
 if TYPE_CHECKING:
     from pytorch_build.platforms import Platform
@@ -32,22 +30,14 @@ _VERSION_OUTPUT: tuple[tuple[Kind, str], ...] = (
 )
 
 
-class _NeededFlags(Model):
-    """Flags of a compiler from a version on; the reason is for people."""
-
-    compiler: Kind
-    since: str
-    flags: tuple[str, ...]
-    reason: str
-
-
-class _CompilersFile(Model):
-    """Content of compilers.toml."""
-
-    flags: tuple[_NeededFlags, ...]
-
-
-_load_compilers_file = data_file(Path(__file__).with_suffix(".toml"), _CompilersFile)
+# Flags that builds on Linux get behind the user's own, by compiler and the version that they begin with.
+# clang-cl and MSVC get none: upstream makes no warning an error on Windows.
+_NEEDED_FLAGS: tuple[tuple[Kind, str, tuple[str, ...]], ...] = (
+    # GCC 12 and newer see these in sources that are correct, and torch makes warnings errors.
+    ("gcc", "12", ("-Wno-error=maybe-uninitialized", "-Wno-error=uninitialized", "-Wno-error=restrict")),
+    # clang warns of GCC's options, and CMake takes a warning for the failure of every flag check.
+    ("clang", "3", ("-Wno-unknown-warning-option",)),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +57,11 @@ class Compiler:
     @property
     def flags(self) -> tuple[str, ...]:
         """The flags that it needs."""
-        flags: list[str] = []
-        for row in _load_compilers_file().flags:
-            is_new_enough = not self.version or Version(self.version) >= Version(row.since)
-            if row.compiler == self.kind and is_new_enough:
-                flags += row.flags
-        return tuple(flags)
+        for kind, since, flags in _NEEDED_FLAGS:
+            is_new_enough = not self.version or Version(self.version) >= Version(since)
+            if kind == self.kind and is_new_enough:
+                return flags
+        return ()
 
 
 def identify_compiler(path: str, output: str) -> Compiler:

@@ -9,14 +9,17 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from core import console
+from core.env.installer import Install
+from core.env.locks import locked_call
 from core.environment import allowed, need_of
 from core.shell import command_line
-from pytorch_build.build.find_materials import find_tree_facts
+from pytorch_build.build.find_work import find_tree_facts
 from pytorch_build.build.gather_facts import assume_facts, name_assumptions
-from pytorch_build.build.plan import plan_build
+from pytorch_build.build.plan import plan_build, plan_environment
+from rocm_packaging.origin import requirements
+from rocm_packaging.packages.layouts import sdk_target
 
 if TYPE_CHECKING:
-    from core.env.installer import Install
     from pytorch_build.build.build import Work
     from pytorch_build.build.facts import BuildFacts
     from pytorch_build.build.inputs import BuildInputs
@@ -29,11 +32,11 @@ def describe_build(work: Work, assumptions: Sequence[str] = ()) -> dict[str, Any
 
     Args:
         work: The build.
-        assumptions: What was assumed while its materials were looked for.
+        assumptions: What was assumed while it was looked for what it is made of.
     """
     request = work.request
     inputs = work.inputs
-    facts = assume_facts(work, find_tree_facts(request, work.materials.tree))
+    facts = assume_facts(work, find_tree_facts(request, work.tree))
     plan = plan_build(request.component, inputs, facts, clean=request.options.clean)
     env = request.platform.merge(allowed(facts.user_env), plan.env, unset=plan.unset)
     return {
@@ -46,7 +49,7 @@ def describe_build(work: Work, assumptions: Sequence[str] = ()) -> dict[str, Any
         "gpu_targets": list(inputs.gpu_targets),
         "source": dict(inputs.source),
         "assumptions": [*name_assumptions(work, facts), *assumptions],
-        "environment": [_describe_install(call) for call in plan.environment],
+        "environment": [_describe_install(call) for call in _environment_calls(work)],
         "uninstall": list(dict.fromkeys((*plan.uninstall, plan.distribution))),
         "requirements_files": list(plan.requirements_files),
         "requirements": list(plan.requirements),
@@ -76,7 +79,10 @@ def print_plan(description: Mapping[str, Any]) -> None:
 
     _print_environment(description)
     _print_variables(description["env"], description["env_from"])
-    _print_tree_changes(description)
+    console.say("\nin the tree")
+    for overlay in description["file_drops"]:
+        console.say(f"  put {overlay['path']}, {overlay.get('source', 'written by the build')}")
+    console.say(f"  remove {' '.join(description['removes'])}")
     for folder, commands in groupby(description["commands"], key=itemgetter("cwd")):
         lines = [command_line(command["argv"]) for command in commands]
         console.say("\n  ".join([f"\ncommands in {folder}", *lines]))
@@ -85,6 +91,22 @@ def print_plan(description: Mapping[str, Any]) -> None:
     console.say(f"leaves one {wheel['pattern']} of version {wheel['version']} in {wheel['folder']}\n")
     for step in description["after"]:
         console.say(f"then: {step}")
+
+
+def _environment_calls(work: Work) -> Sequence[Install]:
+    """Return the calls that would make the environment, without a look at ROCm's files."""
+    request = work.request
+    rocm = None
+    if work.rocm is not None:
+        family = request.context.gpu_family
+        rocm = Install(
+            requirements=requirements(work.rocm, family, work.inputs.rocm_extras),
+            sources=work.rocm.packages.installer_sources(),
+            gpu_family=sdk_target(work.rocm.layout, family),
+        )
+    replaced = work.inputs.build_requirements
+    locked = locked_call(request.context.common, request.target, replaced=replaced)
+    return plan_environment(work.inputs, locked=locked, rocm=rocm)
 
 
 def _describe_install(call: Install) -> dict[str, Any]:
@@ -158,10 +180,3 @@ def _print_variables(env: Mapping[str, str], origins: Mapping[str, str]) -> None
             if origins[name] == origin:
                 needs_quotes = command_line([value]) != value
                 console.say(f'  {name}="{value}"' if needs_quotes else f"  {name}={value}")
-
-
-def _print_tree_changes(description: Mapping[str, Any]) -> None:
-    console.say("\nin the tree")
-    for overlay in description["file_drops"]:
-        console.say(f"  put {overlay['path']}, {overlay.get('source', 'written by the build')}")
-    console.say(f"  remove {' '.join(description['removes'])}")

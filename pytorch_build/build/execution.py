@@ -21,6 +21,7 @@ from core.wheel import parse_wheel_name
 from pytorch_build.build.metrics import measured
 from pytorch_build.components import component_of
 from pytorch_build.components.torch import ROCM_INIT
+from pytorch_build.sources.git import Repository
 from rocm_packaging.packages.layouts import payload_folder
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def _prepare_build_folder(plan: BuildPlan, tree: Path) -> Path:
 
     # Libraries of the other configuration, which upstream's build would pack as its own.
     spared = f"--exclude=!/{build_folder.relative_to(tree).as_posix()}"
-    process.capture(["git", "clean", "-ffdXq", spared], cwd=tree)
+    Repository(path=tree).run("clean", "-ffdXq", spared)
 
     if previous_configuration is not None:
         aside = _folder_aside(tree, previous_configuration)

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from core import process
 from core.data import json_object, parse_toml
 from core.errors import DataError, MissingInputError
 from pytorch_build.lock.versions import SETUP_FILES, adds_commit
+from pytorch_build.sources.git import Repository
 
 if TYPE_CHECKING:
-    from core.env.installer import Install
     from pytorch_build.build.cache import CompilerCache
     from pytorch_build.build.compilers import Compiler
     from pytorch_build.build.toolchain import Provided
@@ -68,26 +67,12 @@ class TreeFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackageFacts:
-    """Where the packages of a build's environment come from.
-
-    Attributes:
-        locked: The installer's call for the locked requirements.
-        rocm: Its call for ROCm; None for CPUs, and where ROCm is linked from another Python.
-    """
-
-    locked: Install
-    rocm: Install | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class BuildFacts:
     """What the planner has to know besides the inputs.
 
     Attributes:
         platform: The platform that the wheel is for.
         gpu_family: The GPU family; ``cpu`` for none.
-        packages: Where the packages of its environment come from.
         tree: Where the source tree is.
         python: The Python of the environment that the wheel is built in.
         tree_facts: What the tree says of its build.
@@ -102,7 +87,6 @@ class BuildFacts:
 
     platform: Platform
     gpu_family: str
-    packages: PackageFacts
     tree: PurePath
     python: PurePath
     tree_facts: TreeFacts
@@ -206,8 +190,7 @@ def _git_suffix(tree: Path) -> str:
     if not (tree / ".git").is_dir():
         return ""
 
-    branch = process.capture(["git", "rev-parse", "--abbrev-ref", "HEAD"], cwd=tree).stdout.strip()
-    if branch.startswith("release"):
+    git = Repository(path=tree)
+    if git.out("rev-parse", "--abbrev-ref", "HEAD").startswith("release"):
         return ""
-    commit = process.capture(["git", "rev-parse", "--short=8", "HEAD"], cwd=tree).stdout.strip()
-    return f"+git{commit}"
+    return f"+git{git.out('rev-parse', '--short=8', 'HEAD')}"

@@ -5,21 +5,17 @@ Both ways stand side by side here, so that a fact that one has and the other lac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
 from core.env import installed_version
-from core.env.installer import Install
-from core.env.locks import locked_call
 from core.run import key_name
-from pytorch_build.build import machine, toolchain
+from pytorch_build.build import machine
 from pytorch_build.build.compilers import Compiler, find_compilers
-from pytorch_build.build.facts import BuildFacts, PackageFacts, TreeFacts, read_tree_facts
-from pytorch_build.build.toolchain import Provided, find_provided, toolchain_folders
+from pytorch_build.build.facts import BuildFacts, TreeFacts, read_tree_facts
+from pytorch_build.build.toolchain import LICENSE, Provided, find_provided, load_toolchain
 from pytorch_build.sdk import RocmSdk
-from rocm_packaging.origin import requirements
-from rocm_packaging.packages.layouts import sdk_target
 
 if TYPE_CHECKING:
     from pytorch_build.build.build import Work
@@ -41,7 +37,6 @@ def observe_facts(
     work: Work,
     tree: Path,
     *,
-    packages: PackageFacts,
     rocm: RocmSdk | None,
     cache_use: CacheUse | None,
     max_jobs: int,
@@ -51,7 +46,6 @@ def observe_facts(
     Args:
         work: The build.
         tree: Its source tree.
-        packages: Where the packages in its environment came from.
         rocm: What the ROCm in its environment says of itself.
         cache_use: The compiler cache, where one is in use.
         max_jobs: How many compilers run at a time.
@@ -65,13 +59,12 @@ def observe_facts(
     return BuildFacts(
         platform=request.platform,
         gpu_family=request.context.gpu_family,
-        packages=packages,
         tree=tree,
         python=request.target.executable,
         tree_facts=read_tree_facts(tree),
         rocm=rocm,
         provided=find_provided(
-            toolchain_folders(common.cache, request.platform.name),
+            common.cache,
             platform=request.platform,
             base_env=request.user_env,
             is_redistributed=common.outputs.immutable,
@@ -92,7 +85,7 @@ def assume_facts(work: Work, tree_facts: TreeFacts) -> BuildFacts:
     """
     request = work.request
     if request.is_for_this_platform:
-        tree: PurePath = work.materials.tree.path
+        tree: PurePath = work.tree.path
         python: PurePath = request.target.executable
         site_packages: PurePath = request.target.purelib
         need = machine.find_machine_need(request.context, request.component)
@@ -107,7 +100,6 @@ def assume_facts(work: Work, tree_facts: TreeFacts) -> BuildFacts:
     return BuildFacts(
         platform=request.platform,
         gpu_family=request.context.gpu_family,
-        packages=_assumed_packages(work),
         tree=tree,
         python=python,
         tree_facts=tree_facts,
@@ -134,9 +126,9 @@ def name_assumptions(work: Work, facts: BuildFacts) -> Iterator[str]:
         if dependency.digest is None:
             yield f"{dependency.requirement} is among the run's outputs, or built before."
 
-    parts = needed_parts(request)
-    if parts:
-        names = " and ".join(f"{part.name} {part.version}" for part in parts)
+    versions = needed_parts(request)
+    if versions:
+        names = " and ".join(f"{name} {version}" for name, version in versions.items())
         yield f"The build provides {names} below .cache/toolchain, where they are not there yet."
     yield "Without SOURCE_DATE_EPOCH the commands get the commit's time."
 
@@ -159,25 +151,6 @@ def _environment_elsewhere(request: BuildRequest) -> tuple[PurePath, PurePath]:
     return prefix / "bin" / "python", prefix / "lib" / f"python{series}" / "site-packages"
 
 
-def _assumed_packages(work: Work) -> PackageFacts:
-    """Return where packages come from, without a look at ROCm's files."""
-    request = work.request
-    rocm_source = work.materials.rocm
-    replaced = work.inputs.build_requirements
-    rocm = None
-    if rocm_source is not None:
-        family = request.context.gpu_family
-        rocm = Install(
-            requirements=requirements(rocm_source, family, work.inputs.rocm_extras),
-            sources=rocm_source.packages.installer_sources(),
-            gpu_family=sdk_target(rocm_source.layout, family),
-        )
-    return PackageFacts(
-        locked=locked_call(request.context.common, request.target, replaced=replaced),
-        rocm=rocm,
-    )
-
-
 def _whole_sdk(work: Work, site_packages: PurePath) -> RocmSdk | None:
     """Return the facts of a ROCm that lacks nothing; None for CPUs."""
     if work.inputs.rocm is None:
@@ -196,13 +169,14 @@ def _whole_sdk(work: Work, site_packages: PurePath) -> RocmSdk | None:
     )
 
 
-def needed_parts(request: BuildRequest) -> tuple[toolchain.ToolchainPart, ...]:
-    """Return the parts of the toolchain that a build provides."""
-    needed_parts = request.component.parts_needed(
-        request.platform, {**request.user_env, **request.source.env}
-    )
-    parts = toolchain.toolchain_parts(request.context.common.cache, request.platform.name)
-    return tuple(part for part in parts if part.name in needed_parts)
+def needed_parts(request: BuildRequest) -> Mapping[str, str]:
+    """Return the versions of the parts of the toolchain that a build provides, by name."""
+    if request.component.parts_needed is None:
+        return {}
+    names = request.component.parts_needed(request.platform, {**request.user_env, **request.source.env})
+    pins = load_toolchain()
+    versions = {"libuv": pins.libuv.version, "openmp": pins.openmp.version}
+    return {name: versions[name] for name in names}
 
 
 def _assumed_parts(request: BuildRequest, tree_facts: TreeFacts) -> Provided:
@@ -213,15 +187,13 @@ def _assumed_parts(request: BuildRequest, tree_facts: TreeFacts) -> Provided:
     checkout: PurePath = _CHECKOUT_ELSEWHERE["windows"]
     if request.is_for_this_platform:
         checkout = request.context.common.root
-    pins = toolchain.load_toolchain()
-    folders = toolchain.toolchain_folders(Path(".cache"), "windows")
+    pins = load_toolchain()
+    openmp = checkout / pins.openmp.folder(PurePath(".cache"))
+    libuv = checkout / pins.libuv.folder(PurePath(".cache"))
     llvm = request.platform.find_variable(request.user_env, "LLVM_SYSPATH")
     return Provided(
-        openmp=checkout / folders.openmp / pins.openmp.dll,
-        uv=checkout / folders.libuv / pins.libuv.libraries["windows"],
-        licenses={
-            "llvm-openmp": checkout / folders.openmp / toolchain.LICENSE,
-            "libuv": checkout / folders.libuv / toolchain.LICENSE,
-        },
+        openmp=openmp / pins.openmp.dll,
+        uv=libuv / pins.libuv.library,
+        licenses={"llvm-openmp": openmp / LICENSE, "libuv": libuv / LICENSE},
         llvm=PureWindowsPath(llvm or f"C:/b/llvm-{tree_facts.llvm_hash[:8]}-windows-x64"),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,18 +12,11 @@ from core.env.locks import BUILDS, target_lock
 from core.environment import need_of
 
 if TYPE_CHECKING:
-    from core.cli.options import Common
-    from core.env import Interpreter
     from pytorch_build.build.request import BuildRequest
     from pytorch_build.components import Component
     from pytorch_build.sources.trees import Tree
     from rocm_packaging.origin import RocmSource
     from rocm_packaging.packages.layouts import Layout
-
-# What CI servers set to another value for every job, and what says how fast to build.
-_TRANSIENT_FLAGS = frozenset(
-    {"BUILD_ID", "BUILD_NUMBER", "BUILD_TAG", "BUILD_URL", "CMAKE_BUILD_PARALLEL_LEVEL", "PYTORCH_ROCM_ARCH"}
-)
 
 # The rules that all builds follow; each component's own are in its module.
 _SHARED_RULES = (
@@ -77,21 +70,6 @@ class RocmIdentity:
     def to_json(self) -> list[Any]:
         """Return it as records have it."""
         return [self.version, self.layout, self.content]
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuildMaterials:
-    """What a build is made of, as it was found: nothing is checked out or installed yet.
-
-    Attributes:
-        tree: The source tree.
-        rocm: Where ROCm comes from; None for CPUs.
-        dependencies: The components that are installed first, in that order.
-    """
-
-    tree: Tree
-    rocm: RocmSource | None
-    dependencies: Sequence[Dependency]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,35 +153,43 @@ class BuildInputs:
         return None if dependency is None else dependency.version
 
 
-def inputs_of(request: BuildRequest, materials: BuildMaterials) -> BuildInputs:
-    """Return everything that the wheel of a request depends on, once its materials are found."""
+def inputs_of(
+    request: BuildRequest,
+    tree: Tree,
+    rocm_source: RocmSource | None,
+    dependencies: tuple[Dependency, ...],
+) -> BuildInputs:
+    """Return everything that the wheel of a request depends on, once it is known what it is made of."""
     context = request.context
     options = request.options
     rocm = None
     is_split = False
-    if materials.rocm is not None:
+    if rocm_source is not None:
         rocm = RocmIdentity(
-            version=materials.rocm.version,
-            layout=materials.rocm.layout,
-            content=dict(materials.rocm.digests) or materials.rocm.origin,
+            version=rocm_source.version,
+            layout=rocm_source.layout,
+            content=dict(rocm_source.digests) or rocm_source.origin,
         )
-        has_split_rocm = materials.rocm.layout == "split"
+        has_split_rocm = rocm_source.layout == "split"
         is_split = has_split_rocm and options.split and request.component.has_split_device_code
 
+    # For a Python without a lock of build requirements, what one would be made from.
+    common = context.common
+    requirements_lock = target_lock(common, request.target) or common.root / "requirements" / f"{BUILDS}.in"
     return BuildInputs(
-        source=materials.tree.inputs,
-        version=materials.tree.version,
+        source=tree.inputs,
+        version=tree.version,
         python=request.target.version,
         rocm=rocm,
         rocm_extras=options.rocm.extras if context.gpu else (),
         gpu_targets=request.gpu_targets,
-        dependencies=tuple(materials.dependencies),
+        dependencies=dependencies,
         ref_env=request.source.env,
         build_requirements=request.source.build_requirements,
         flash_attention=options.flash_attention,
         is_split=is_split,
         flags=build_flags(request.user_env),
-        lock_sha256=files.sha256(_requirements_lock(context.common, request.target)),
+        lock_sha256=files.sha256(requirements_lock),
         code_digest=digest_of_rules(request.component),
     )
 
@@ -212,7 +198,7 @@ def build_flags(user_env: Mapping[str, str]) -> dict[str, str]:
     """Return the user's variables that change what upstream's builds and compilers make; masked."""
     flags: dict[str, str] = {}
     for name, value in sorted(user_env.items()):
-        if need_of(name) == "build flags" and name not in _TRANSIENT_FLAGS:
+        if need_of(name) == "build flags":
             flags[name] = console.mask(value)
     return flags
 
@@ -228,8 +214,3 @@ def digest_of_rules(component: Component) -> str:
         for path in package.glob(pattern):
             digests[str(path.relative_to(package))] = files.sha256(path)
     return files.digest_of(digests)
-
-
-def _requirements_lock(common: Common, target: Interpreter) -> Path:
-    """Return the lock of build requirements; for a Python without one, what it would be made from."""
-    return target_lock(common, target) or common.root / "requirements" / f"{BUILDS}.in"

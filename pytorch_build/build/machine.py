@@ -10,9 +10,9 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from packaging.version import Version
 from pydantic import model_validator
@@ -22,7 +22,6 @@ from core.data import Model, data_file, merged
 from core.errors import EnvironmentSetupError, ProcessError, UsageError
 from pytorch_build.build.compilers import compiler_commands
 from pytorch_build.components import COMPONENTS, Component, MachineNeed
-from pytorch_build.refs.torch_refs import NeedTable  # noqa: TC001 - pydantic reads it
 from pytorch_build.sources.trees import find_tree_problems, place
 
 if TYPE_CHECKING:
@@ -34,14 +33,6 @@ if TYPE_CHECKING:
 _FILE = Path(__file__).with_name("needs.toml")
 _GIB = 1 << 30
 _CGROUP = Path("/sys/fs/cgroup")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Problem:
-    """Something that will fail a build, and what to do about it."""
-
-    message: str
-    hint: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,26 +55,22 @@ class MachineFacts:
     python: PurePath
     has_python_headers: bool
     tree: PurePath
-    compiler_problems: tuple[Problem, ...]
+    compiler_problems: tuple[EnvironmentSetupError, ...]
     tools: Mapping[str, str]
     disk_gib: float
     memory_gib: float
     has_long_paths: bool = True
 
 
-class Tools(Model):
-    """The oldest versions that work."""
-
-    cmake: str
-    ninja: str
-
-
 class Needs(Model):
-    """Content of needs.toml, over what components say; `cpu` has those that take less without a GPU."""
+    """Content of needs.toml, over what components say; `cpu` has those that take less without a GPU.
 
-    gpu: dict[str, NeedTable]
-    cpu: dict[str, NeedTable]
-    tools: Tools
+    `tools` are the oldest versions that work.
+    """
+
+    gpu: dict[str, MachineNeed]
+    cpu: dict[str, MachineNeed]
+    tools: dict[Literal["cmake", "ninja"], str]
 
     @model_validator(mode="before")
     @classmethod
@@ -92,9 +79,9 @@ class Needs(Model):
         gpu: dict[str, Any] = {}
         cpu: dict[str, Any] = {}
         for component in COMPONENTS.values():
-            gpu[component.name] = asdict(component.gpu_need)
+            gpu[component.name] = component.gpu_need.model_dump()
             if component.cpu_need is not None:
-                cpu[component.name] = asdict(component.cpu_need)
+                cpu[component.name] = component.cpu_need.model_dump()
         return merged({"gpu": gpu, "cpu": cpu}, tables)
 
 
@@ -107,10 +94,10 @@ def find_machine_need(context: Context, component: Component) -> MachineNeed:
         return context.ref.need
 
     needs = load_needs()
-    table = needs.gpu[component.name]
-    if not context.gpu:
-        table = needs.cpu.get(component.name, table)
-    return MachineNeed(**table.model_dump())
+    need_with_gpu = needs.gpu[component.name]
+    if context.gpu:
+        return need_with_gpu
+    return needs.cpu.get(component.name, need_with_gpu)
 
 
 def max_jobs(need: MachineNeed, requested: str = "") -> int:
@@ -125,10 +112,11 @@ def max_jobs(need: MachineNeed, requested: str = "") -> int:
     return int(requested)
 
 
-def find_problems(request: BuildRequest, need: MachineNeed) -> Sequence[Problem]:
+def find_problems(request: BuildRequest) -> Sequence[EnvironmentSetupError]:
     """Return what would fail a build, whose tree need not be there; warn of shortages that are ignored."""
     name = request.component.name
     own_tree = request.own_tree
+    need = find_machine_need(request.context, request.component)
     facts = machine_facts(
         request.platform,
         target=request.target,
@@ -136,10 +124,9 @@ def find_problems(request: BuildRequest, need: MachineNeed) -> Sequence[Problem]
         user_env=request.user_env,
         need=need,
     )
-    found_problems: list[Problem] = []
+    found_problems: list[EnvironmentSetupError] = []
     if own_tree is not None:
-        for message, hint in find_tree_problems(own_tree, name, request.user_env):
-            found_problems.append(Problem(message=message, hint=hint))
+        found_problems += find_tree_problems(own_tree, name, request.user_env)
     found_problems += problems(name, facts, need)
 
     found_shortages = list(shortages(name, facts, need))
@@ -150,12 +137,12 @@ def find_problems(request: BuildRequest, need: MachineNeed) -> Sequence[Problem]
     return found_problems
 
 
-def refuse_problems(found_problems: Sequence[Problem]) -> None:
+def refuse_problems(found_problems: Sequence[EnvironmentSetupError]) -> None:
     """Raise an error that names all problems, if there are any."""
     if not found_problems:
         return
     if len(found_problems) == 1:
-        raise EnvironmentSetupError(found_problems[0].message, hint=found_problems[0].hint)
+        raise found_problems[0]
 
     lines = "\n".join(f"  {problem.message} {problem.hint}" for problem in found_problems)
     raise EnvironmentSetupError(
@@ -195,55 +182,53 @@ def machine_facts(
     )
 
 
-def problems(project: str, machine: MachineFacts, need: MachineNeed) -> Iterator[Problem]:
+def problems(project: str, machine: MachineFacts, need: MachineNeed) -> Iterator[EnvironmentSetupError]:
     """Yield everything about a machine that will fail a project's build."""
     yield from machine.compiler_problems
 
-    oldest_tools = load_needs().tools
-    for name, oldest in (("cmake", oldest_tools.cmake), ("ninja", oldest_tools.ninja)):
+    for name, oldest in load_needs().tools.items():
         version = machine.tools.get(name)
         if version is not None and Version(version) < Version(oldest):
-            yield Problem(
-                message=f"{name} {version} is on the PATH, and builds need {oldest} or newer.",
+            yield EnvironmentSetupError(
+                f"{name} {version} is on the PATH, and builds need {oldest} or newer.",
                 hint=f"Install a newer {name}.",
             )
 
     if need.python_headers and not machine.has_python_headers:
-        yield Problem(
-            message=f"{machine.python} has no Python.h, and {project} compiles against it.",
+        yield EnvironmentSetupError(
+            f"{machine.python} has no Python.h, and {project} compiles against it.",
             hint="Install that Python's headers (python3-dev), or use another Python.",
         )
     if machine.platform == "windows":
         yield from _windows_problems(machine)
 
 
-def _windows_problems(machine: MachineFacts) -> Iterator[Problem]:
+def _windows_problems(machine: MachineFacts) -> Iterator[EnvironmentSetupError]:
     # https://github.com/pytorch/vision/issues/9165
     if " " in str(machine.python):
-        yield Problem(
-            message=f"The path of {machine.python} has a space, which breaks setuptools' command lines.",
+        yield EnvironmentSetupError(
+            f"The path of {machine.python} has a space, which breaks setuptools' command lines.",
             hint=r"Install Python for the current user, to a path without spaces such as C:\Python312.",
         )
     if not machine.has_long_paths:
-        yield Problem(
-            message="Windows does not allow paths beyond 260 characters, and these builds make them.",
+        yield EnvironmentSetupError(
+            "Windows does not allow paths beyond 260 characters, and these builds make them.",
             hint="Set LongPathsEnabled to 1 in the registry, and git config --global core.longpaths true.",
         )
 
 
-def shortages(project: str, machine: MachineFacts, need: MachineNeed) -> Iterator[Problem]:
+def shortages(project: str, machine: MachineFacts, need: MachineNeed) -> Iterator[EnvironmentSetupError]:
     """Yield what a machine has too little of; a user who knows better builds nevertheless."""
     if machine.disk_gib < need.disk:
-        yield Problem(
-            message=f"{project} takes {need.disk:.3g} GiB of disk; {machine.tree.parent} has "
+        yield EnvironmentSetupError(
+            f"{project} takes {need.disk:.3g} GiB of disk; {machine.tree.parent} has "
             f"{machine.disk_gib:.1f} GiB free or taken for it already.",
             hint="Free some (nox -s clean), name another disk's folder in SOURCES_DIR, or add "
             "--ignore-needs.",
         )
     if machine.memory_gib < need.memory:
-        yield Problem(
-            message=f"{project} takes {need.memory:.3g} GiB of memory, and there are "
-            f"{machine.memory_gib:.1f} GiB.",
+        yield EnvironmentSetupError(
+            f"{project} takes {need.memory:.3g} GiB of memory, and there are {machine.memory_gib:.1f} GiB.",
             hint="Use a larger machine, or add swap and set MAX_JOBS=1 and --ignore-needs.",
         )
 
@@ -258,7 +243,7 @@ def _usable_disk(tree: Path, need: MachineNeed) -> float:
     return free + files.measured(tree)[0] / _GIB
 
 
-def _compiler_problems(platform: Platform, env: Mapping[str, str]) -> Iterator[Problem]:
+def _compiler_problems(platform: Platform, env: Mapping[str, str]) -> Iterator[EnvironmentSetupError]:
     """Yield what is wrong with the compilers that variables name, or else with the usual ones."""
     path = platform.find_variable(env, "PATH")
     commands = compiler_commands(platform, env)
@@ -277,7 +262,7 @@ def _compiler_problems(platform: Platform, env: Mapping[str, str]) -> Iterator[P
             hint = f"Install a {language} compiler, or name one in {variable}."
             if platform.windows:
                 hint = "Start from a Visual Studio developer prompt."
-            yield Problem(message=f"No {language} compiler works: {reason}.", hint=hint)
+            yield EnvironmentSetupError(f"No {language} compiler works: {reason}.", hint=hint)
 
 
 def _tool_version(program: str, path: str) -> str | None:
@@ -296,6 +281,9 @@ def cores() -> int:
     affinity = getattr(os, "sched_getaffinity", None)
     usable_cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     quota, _space, period = _cgroup_limit("cpu.max").partition(" ")
+    if not quota:
+        quota = _cgroup_limit("cpu/cpu.cfs_quota_us")
+        period = _cgroup_limit("cpu/cpu.cfs_period_us")
     if quota.isdecimal() and period.isdecimal():
         usable_cores = min(usable_cores, max(1, int(quota) // int(period)))
     return usable_cores
@@ -303,14 +291,17 @@ def cores() -> int:
 
 def memory_bytes() -> int:
     """Return the memory that this process may use: less than the machine's in a container."""
-    limit = _cgroup_limit("memory.max")
+    limit = _cgroup_limit("memory.max") or _cgroup_limit("memory/memory.limit_in_bytes")
     if limit.isdecimal():
         return min(_physical_memory(), int(limit))
     return _physical_memory()
 
 
 def _cgroup_limit(name: str) -> str:
-    """Return what a file of the process's control group says; "" where there is none."""
+    """Return what a file of the process's control group says; "" where there is none.
+
+    Version 2 has one folder for all limits, and version 1 a folder for each kind.
+    """
     try:
         return (_CGROUP / name).read_text(encoding="ascii").strip()
     except OSError:

@@ -33,18 +33,12 @@ def measured(details: dict[str, Any], log: Path) -> Iterator[None]:
             details["reached"] = reached
         raise
     finally:
-        peak = largest_process()
-        if peak is not None:
+        # Windows does not say what the largest process took that has ended.
+        if sys.platform != "win32":
+            import resource
+
+            peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
             details["memory"] = {"peak": peak, "total": memory_bytes()}
-
-
-def largest_process() -> int | None:
-    """Return the bytes that the largest process took that has ended; None where the platform does not say."""
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
 
 
 def progress_in(output: str) -> dict[str, Any] | None:

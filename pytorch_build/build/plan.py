@@ -24,7 +24,7 @@ from pytorch_build.components import Component, distributions
 from pytorch_build.lock.versions import without_edits
 
 if TYPE_CHECKING:
-    from pytorch_build.build.facts import BuildFacts, PackageFacts
+    from pytorch_build.build.facts import BuildFacts
     from pytorch_build.build.inputs import BuildInputs
     from pytorch_build.components.steps import BuildSteps, Command, Overlay
     from pytorch_build.sdk import RocmSdk
@@ -35,6 +35,19 @@ _TARGET_VARIABLE = "HCC_AMDGPU_TARGET"
 # Another ROCm installation's variables, which would lead hipcc and CMake there.
 _OTHER_ROCM = frozenset({"HIP_PATH", "HIP_DEVICE_LIB_PATH", "HIP_CLANG_PATH", "HIP_CLANG_LAUNCHER"})
 _ANY_ROCM = _OTHER_ROCM | {"ROCM_HOME", "ROCM_PATH", "PYTORCH_ROCM_ARCH"}
+
+# Settings of Visual Studio's generators, which ninja's refuses.
+_OTHER_GENERATORS = frozenset(
+    {
+        "CMAKE_GENERATOR_INSTANCE",
+        "CMAKE_GENERATOR_PLATFORM",
+        "CMAKE_GENERATOR_TOOLSET",
+        "CMAKE_GENERATOR_TOOLSET_VERSION",
+    }
+)
+
+# The needs of environment.toml whose variables steer a build.
+_STEERING_NEEDS = frozenset({"build flags", "compilers", "ROCm and GPUs"})
 
 # What differs from run to run and leaves a build folder's contents as they are.
 _TRANSIENT = frozenset({"PATH", "MAX_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL"})
@@ -48,7 +61,6 @@ class BuildPlan:
         project: The component's name.
         distribution: The wheel's name.
         version: The wheel's version, which the build has to arrive at by itself.
-        environment: The installer's calls that fill the environment, in order.
         uninstall: What must not be installed meanwhile.
         requirements_files: The tree's files of requirements.
         requirements: More requirements.
@@ -67,7 +79,6 @@ class BuildPlan:
     project: str
     distribution: str
     version: str
-    environment: tuple[Install, ...]
     uninstall: tuple[str, ...] = ()
     requirements_files: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
@@ -117,6 +128,15 @@ def plan_build(
             hint="Give GPU targets by --gpu-family or --pytorch-rocm-arch.",
         )
 
+    # An older wheel goes first, and with `clean` what was compiled.
+    wheel_folder = (steps.commands[-1].cwd / "dist").relative_to(facts.tree)
+    removes = [wheel_folder.as_posix(), *steps.removes]
+    if clean:
+        removes.insert(1, wheel_folder.with_name("build").as_posix())
+
+    unset = (_OTHER_ROCM if facts.rocm else _ANY_ROCM) | _OTHER_GENERATORS
+    unset -= env.keys()
+
     search_folders: tuple[str, ...] = ()
     split_for: str | None = None
     if inputs.rocm is not None:
@@ -126,33 +146,37 @@ def plan_build(
         project=component.name,
         distribution=steps.distribution or component.distribution,
         version=inputs.version,
-        environment=plan_environment(inputs, facts.packages),
         uninstall=steps.uninstall,
         requirements_files=tuple(name for name in steps.requirements_files if name in facts.tree_facts.files),
         requirements=tuple(dict.fromkeys(_third_party_requirements(steps, facts))),
         as_locked=steps.as_locked,
         env=env,
-        unset=(_OTHER_ROCM if facts.rocm else _ANY_ROCM) - env.keys(),
+        unset=unset,
         commands=steps.commands,
-        removes=(*_folders_to_remove(steps, facts, clean=clean), *steps.removes),
+        removes=tuple(removes),
         overlays=steps.overlays,
         search_folders=search_folders,
         split_for=split_for,
-        notes=(*steps.notes, *_ignored_variables(facts, env)),
+        notes=(*steps.notes, *_ignored_variables(facts, env, unset)),
         configuration=_configuration_digest(inputs, facts, env),
     )
 
 
-def plan_environment(inputs: BuildInputs, packages: PackageFacts) -> tuple[Install, ...]:
+def plan_environment(inputs: BuildInputs, *, locked: Install, rocm: Install | None) -> tuple[Install, ...]:
     """Return the installer's calls that make the environment: lock, ROCm, then our own wheels.
 
-    It is a part of its own of the plan, as ROCm says what it is once it is installed.
+    It is planned before all else, as ROCm says what it is once it is installed.
+
+    Args:
+        inputs: What the wheel depends on.
+        locked: The call for the locked requirements.
+        rocm: The call for ROCm; None for CPUs, and where ROCm is linked from another Python.
     """
-    calls = [packages.locked]
+    calls = [locked]
     if inputs.build_requirements:
         calls.append(Install(requirements=inputs.build_requirements))
-    if packages.rocm is not None:
-        calls.append(packages.rocm)
+    if rocm is not None:
+        calls.append(rocm)
 
     # Our wheels are installed by their files alone, and what they require of third parties by name.
     third_party_requirements: set[str] = set()
@@ -183,6 +207,8 @@ def shared_variables(
         "PYTHONUTF8": "1",
         "USE_KINETO": facts.variable("USE_KINETO") or platform.kineto,
         "USE_GLOO": facts.variable("USE_GLOO") or "ON",
+        # The build environment has ninja, and recipes and checks rely on it.
+        "CMAKE_GENERATOR": "Ninja",
         # CMake looks for Python here first, and the tool's own environment may be active.
         "VIRTUAL_ENV": str(scripts.parent),
         "PATH": _search_path(facts),
@@ -245,19 +271,6 @@ def _third_party_requirements(steps: BuildSteps, facts: BuildFacts) -> Iterator[
             yield line
 
 
-def _folders_to_remove(
-    steps: BuildSteps,
-    facts: BuildFacts,
-    *,
-    clean: bool,
-) -> Iterator[str]:
-    """Yield the folders that are deleted first: an older wheel's, and with `clean` what was compiled."""
-    folder = steps.commands[-1].cwd
-    yield (folder / "dist").relative_to(facts.tree).as_posix()
-    if clean:
-        yield (folder / "build").relative_to(facts.tree).as_posix()
-
-
 def _configuration_digest(
     inputs: BuildInputs,
     facts: BuildFacts,
@@ -279,14 +292,19 @@ def _configuration_digest(
     return digest_of(settings)
 
 
-def _ignored_variables(facts: BuildFacts, env: Mapping[str, str]) -> Iterator[str]:
+def _ignored_variables(
+    facts: BuildFacts,
+    env: Mapping[str, str],
+    unset: frozenset[str],
+) -> Iterator[str]:
     """Yield a sentence for each of the user's variables that steers a build and that the plan overrides."""
-    for name in sorted(env.keys() - _TRANSIENT):
+    for name in sorted((env.keys() | unset) - _TRANSIENT):
         user_value = facts.variable(name)
-        if not user_value or user_value in env[name]:
+        planned_value = env.get(name, "")
+        if not user_value or user_value in planned_value:
             continue
-        if need_of(name) in {"build flags", "ROCm and GPUs"}:
+        if need_of(name) in _STEERING_NEEDS:
             yield (
                 f"{name}={user_value} of your environment is ignored: "
-                f"the build sets {env[name] or 'nothing'}."
+                f"the build sets {planned_value or 'nothing'}."
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from core.cli.options import environment
 from core.errors import RocmError, UsageError
 from core.run import this_platform
+from pytorch_build.lock.stored import source_lock
 from pytorch_build.platforms import PLATFORMS, Platform
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from pytorch_build.check.policy import Policy
     from pytorch_build.components import Component
     from pytorch_build.context import Context
+    from pytorch_build.lock.source_lock import SourceLock
     from pytorch_build.refs.torch_refs import ProjectSource
     from pytorch_build.sdk import RocmOptions
 
@@ -100,6 +103,12 @@ class BuildRequest:
         """The developer's own tree that is built; None for the one that this tool manages."""
         return self.options.own_trees.get(self.component.name)
 
+    @functools.cached_property
+    def lock(self) -> SourceLock:
+        """The run's source lock, resolved where it is asked for first: own trees may do without."""
+        options = self.options
+        return source_lock(self.context, options.rocm, update=options.update, mirrors=options.mirrors)
+
     @property
     def gpu_targets(self) -> tuple[str, ...]:
         """The gfx targets of device code; none for family ``cpu``."""
@@ -110,6 +119,14 @@ class BuildRequest:
             variable=self.user_env.get("PYTORCH_ROCM_ARCH", ""),
             family_targets=self.context.gpu_targets,
         )
+
+    @property
+    def left_out_targets(self) -> tuple[str, ...]:
+        """The family's gfx targets that the wheel gets no device code for, as fewer were requested."""
+        if not self.component.has_split_device_code:
+            return ()
+        processors = {target.partition(":")[0] for target in self.gpu_targets}
+        return tuple(target for target in self.context.gpu_targets if target not in processors)
 
     @property
     def requested_jobs(self) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core import console, files, process
+from core import console, files
 from core.cli.options import source_date_epoch
 from core.env import installer
 from core.env.locks import locked_call
@@ -20,31 +19,23 @@ from core.wheel import CONTENTS, folder_sizes, parse_wheel_name
 from pytorch_build.build import machine, toolchain
 from pytorch_build.build.cache import cache_of_run
 from pytorch_build.build.execution import check_bare_import, check_import, execute, install_requirements
-from pytorch_build.build.facts import PackageFacts
 from pytorch_build.build.gather_facts import needed_parts, observe_facts
 from pytorch_build.build.plan import plan_build, plan_environment
 from pytorch_build.build.search_paths import find_search_paths, set_search_paths
 from pytorch_build.check import Expectation, Finding, findings_table, require_no_errors
 from pytorch_build.check.policy import load_policy
 from pytorch_build.check.run import CheckOptions, check_built_wheel, loader_libraries
-from pytorch_build.sdk import RocmSdk, ask_sdk, link_rocm
+from pytorch_build.sdk import ask_sdk, link_rocm
+from pytorch_build.sources.git import Repository
 from pytorch_build.split.split_wheel import split_wheel
 
 if TYPE_CHECKING:
     from pytorch_build.build.build import Work
     from pytorch_build.build.cache_use import CacheUse
-    from pytorch_build.build.plan import BuildPlan
     from pytorch_build.build.request import BuildRequest
+    from pytorch_build.sdk import RocmSdk
 
 _REQUIREMENTS = ("requirements.txt", "requirements-build.txt", "python/requirements.txt", "pyproject.toml")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Environment:
-    """An environment that is ready to build in: where its packages came from, and the ROCm that it has."""
-
-    packages: PackageFacts
-    rocm: RocmSdk | None
 
 
 def make(work: Work) -> StageResult:
@@ -54,47 +45,35 @@ def make(work: Work) -> StageResult:
         f"{request.component.name} {work.inputs.version} for {request.context.gpu_family}, "
         f"Python {request.target.version}"
     )
+    machine.refuse_problems(machine.find_problems(request))
     need = machine.find_machine_need(request.context, request.component)
-    machine.refuse_problems(machine.find_problems(request, need))
     max_jobs = machine.max_jobs(need, request.requested_jobs)
 
-    with (
-        work.materials.tree.checked_out() as tree,
-        _prepared_environment(work, _digest_requirements(tree)) as environment,
-    ):
-        wheels = _build_wheels(work, tree, environment, max_jobs)
-        return _accept_wheels(work, wheels, has_rocm=environment.rocm is not None)
-
-
-def _digest_requirements(tree: Path) -> Mapping[str, str]:
-    """Return the digests of the tree's files of requirements: others mean another environment."""
-    return {name: files.sha256(tree / name) for name in _REQUIREMENTS if (tree / name).is_file()}
+    with work.tree.checked_out() as tree, _prepared_environment(work, tree) as rocm:
+        wheels = _build_wheels(work, tree, rocm, max_jobs)
+        return _accept_wheels(work, wheels)
 
 
 # --- The environment --------------------------------------------------------------------------
 
 
 @contextmanager
-def _prepared_environment(work: Work, requirements: Mapping[str, str]) -> Iterator[_Environment]:
-    """Prepare the target environment: locked requirements, ROCm, triton and torch.
-
-    Args:
-        work: What is built in it.
-        requirements: The digests of the tree's requirements, which are installed into it later.
-    """
+def _prepared_environment(work: Work, tree: Path) -> Iterator[RocmSdk | None]:
+    """Prepare the target environment: locked requirements, ROCm, triton and torch; give the ROCm in it."""
     request = work.request
     common = request.context.common
     family = request.context.gpu_family
-    rocm_source = work.materials.rocm
+    rocm_source = work.rocm
     is_linked = rocm_source is not None and isinstance(rocm_source.packages, InstalledPackages)
     with ExitStack() as stack:
         rocm_call = None
         if rocm_source is not None and not is_linked:
             rocm_call = stack.enter_context(rocm_source.opened_call(common.cache / "locks", family))
         locked = locked_call(common, request.target, replaced=work.inputs.build_requirements)
-        packages = PackageFacts(locked=locked, rocm=rocm_call)
-        calls = plan_environment(work.inputs, packages)
+        calls = plan_environment(work.inputs, locked=locked, rocm=rocm_call)
 
+        # What the tree requires is installed later: other requirements mean another environment.
+        requirements = {name: files.sha256(tree / name) for name in _REQUIREMENTS if (tree / name).is_file()}
         salt = [work.inputs.dependency_identities, requirements, is_linked]
         prepared = installer.prepared(
             request.target,
@@ -116,49 +95,36 @@ def _prepared_environment(work: Work, requirements: Mapping[str, str]) -> Iterat
                 targets=work.inputs.gpu_targets,
                 libraries=request.platform.preloads,
             )
-        yield _Environment(packages=packages, rocm=rocm)
-
-
-def _install_requirements(work: Work, plan: BuildPlan, tree: Path) -> None:
-    """Install what the tree requires, beyond what all builds do."""
-    request = work.request
-    locked = None
-    if plan.as_locked:
-        locked = locked_call(request.context.common, request.target, only=plan.as_locked)
-    install_requirements(request.target, plan, tree, locked, request.options.rocm.pip_cache_dir)
+        yield rocm
 
 
 def provide_parts(request: BuildRequest) -> None:
     """Provide what a build links or ships besides ROCm, where it is not there and not named."""
-    platform = request.platform
-    for part in needed_parts(request):
+    cache_dir = request.context.common.cache
+    for name, version in needed_parts(request).items():
         try:
-            toolchain.provide([part], platform.name, target=request.target, mirrors=request.options.mirrors)
+            toolchain.provide(name, cache_dir, target=request.target, mirrors=request.options.mirrors)
         except ServiceError as problem:
             # Wheels that stay on this machine may take Visual Studio's copy; without one the plan refuses.
-            console.warn(f"{part.name} {part.version} was not downloaded: {problem.message}")
+            console.warn(f"{name} {version} was not downloaded: {problem.message}")
 
 
 # --- The wheels -------------------------------------------------------------------------------
 
 
-def _build_wheels(work: Work, tree: Path, environment: _Environment, max_jobs: int) -> tuple[Path, ...]:
+def _build_wheels(work: Work, tree: Path, rocm: RocmSdk | None, max_jobs: int) -> tuple[Path, ...]:
     """Run upstream's build in the environment; return its wheel, or where it is split, all of them."""
     request = work.request
     name = request.component.name
     provide_parts(request)
     with _compiler_cache(request, tree) as cache_use:
-        facts = observe_facts(
-            work,
-            tree,
-            packages=environment.packages,
-            rocm=environment.rocm,
-            cache_use=cache_use,
-            max_jobs=max_jobs,
-        )
+        facts = observe_facts(work, tree, rocm=rocm, cache_use=cache_use, max_jobs=max_jobs)
         plan = plan_build(request.component, work.inputs, facts, clean=request.options.clean)
         with console.group(f"requirements of {name}"):
-            _install_requirements(work, plan, tree)
+            locked = None
+            if plan.as_locked:
+                locked = locked_call(request.context.common, request.target, only=plan.as_locked)
+            install_requirements(request.target, plan, tree, locked, request.options.rocm.pip_cache_dir)
 
         with console.group(f"build {name}"):
             env = _reproducible_env(request, tree)
@@ -216,14 +182,14 @@ def _reproducible_env(request: BuildRequest, tree: Path) -> Mapping[str, str]:
     if "SOURCE_DATE_EPOCH" in request.user_env:
         return request.user_env
 
-    git_show = process.capture(["git", "show", "--no-patch", "--format=%ct", "HEAD"], cwd=tree)
-    return {**request.user_env, "SOURCE_DATE_EPOCH": git_show.stdout.strip()}
+    commit_date = Repository(path=tree).out("show", "--no-patch", "--format=%ct", "HEAD")
+    return {**request.user_env, "SOURCE_DATE_EPOCH": commit_date}
 
 
 # --- Checks -----------------------------------------------------------------------------------
 
 
-def _accept_wheels(work: Work, wheels: tuple[Path, ...], *, has_rocm: bool) -> StageResult:
+def _accept_wheels(work: Work, wheels: tuple[Path, ...]) -> StageResult:
     """Import and check wheels before they are put among the run's outputs; an error says where they lie."""
     request = work.request
     expectation = Expectation(
@@ -231,11 +197,12 @@ def _accept_wheels(work: Work, wheels: tuple[Path, ...], *, has_rocm: bool) -> S
         version=work.inputs.version,
         python_tag="" if request.component.serves_every_python else request.target.tag,
         gpu_targets=work.inputs.gpu_targets,
+        left_out_targets=request.left_out_targets,
         has_full_size=request.context.ref.has_full_size,
     )
     try:
         with console.group(f"check {request.component.name}"):
-            _import_wheel(work, wheels[0], expectation, has_rocm=has_rocm)
+            _import_wheel(work, wheels[0], expectation)
             work.details.update(_check(request, wheels, expectation))
     except FatalError as problem:
         problem.hint += (
@@ -244,21 +211,20 @@ def _accept_wheels(work: Work, wheels: tuple[Path, ...], *, has_rocm: bool) -> S
         )
         raise
 
-    rocm_source = work.materials.rocm
     details = {
         "source": work.inputs.source,
-        "rocm_options": [] if rocm_source is None else rocm_source.options,
+        "rocm_options": [] if work.rocm is None else work.rocm.options,
         **work.details,
         CONTENTS: {wheel.name: folder_sizes(wheel) for wheel in wheels},
     }
     return StageResult(files=wheels, details=details)
 
 
-def _import_wheel(work: Work, wheel: Path, expectation: Expectation, *, has_rocm: bool) -> None:
+def _import_wheel(work: Work, wheel: Path, expectation: Expectation) -> None:
     """Import a wheel where it was built, and on Linux also where only ROCm's run-time packages are."""
     request = work.request
     check_import(request.target, expectation, wheel, request.options.rocm.pip_cache_dir)
-    if has_rocm and not request.platform.windows:
+    if work.rocm is not None and not request.platform.windows:
         torch = work.inputs.dependency("torch")
         # A torch that was built elsewhere may find ROCm only when that is loaded first.
         is_foreign_torch = torch is not None and torch.digest is None

@@ -11,7 +11,7 @@ import os
 import shutil
 import tarfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath, PurePosixPath
 from typing import IO, TYPE_CHECKING, Annotated
@@ -41,15 +41,18 @@ _Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Libuv(Model):
-    """libuv, built from its repository at a commit."""
+    """libuv, built from its repository at a commit; `library` is its path where it is installed."""
 
-    platforms: tuple[str, ...]
     version: str
     license: str
     origin: str
     commit: str = Field(pattern=r"^[0-9a-f]{40}$")
     options: tuple[str, ...]
-    libraries: dict[str, str]
+    library: str
+
+    def folder(self, cache_dir: PurePath) -> PurePath:
+        """Return where it lies once it is provided: a changed pin is another folder."""
+        return cache_dir / "toolchain" / f"libuv-{self.commit[:12]}-windows"
 
 
 class NestedMember(Model):
@@ -60,15 +63,20 @@ class NestedMember(Model):
     sha256: _Sha256
 
 
-class OpenMpDownload(Model):
-    """An OpenMP runtime that is downloaded: a zip of ``.tar.zst`` archives."""
+class OpenMp(Model):
+    """LLVM's OpenMP runtime, downloaded as a zip of ``.tar.zst`` archives; `dll` is what wheels call it."""
 
+    dll: str
     version: str
     license: str
     url: str
     sha256: _Sha256
     library: NestedMember
     license_file: NestedMember
+
+    def folder(self, cache_dir: PurePath) -> PurePath:
+        """Return where it lies once it is provided: a changed pin is another folder."""
+        return cache_dir / "toolchain" / f"openmp-{self.sha256[:12]}"
 
 
 class VisualStudio(Model):
@@ -79,44 +87,18 @@ class VisualStudio(Model):
     pattern: str
 
 
-class OpenMp(Model):
-    """The OpenMP runtimes of Windows."""
-
-    platforms: tuple[str, ...]
-    dll: str
-    download: OpenMpDownload
-    visual_studio: VisualStudio
-
-
 class Toolchain(Model):
     """Content of toolchain.toml."""
 
     libuv: Libuv
     openmp: OpenMp
+    visual_studio: VisualStudio
 
 
 load_toolchain = data_file(FILE, Toolchain)
 
 
 # --- What is there ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class ToolchainFolders:
-    """Where builds put things, by what they are made from: a changed pin is another folder."""
-
-    libuv: Path
-    openmp: Path
-
-
-def toolchain_folders(cache_dir: Path, platform: str) -> ToolchainFolders:
-    """Return where things for a platform lie once they are provided."""
-    toolchain = load_toolchain()
-    parent = cache_dir / "toolchain"
-    return ToolchainFolders(
-        libuv=parent / f"libuv-{toolchain.libuv.commit[:12]}-{platform}",
-        openmp=parent / f"openmp-{toolchain.openmp.download.sha256[:12]}",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +119,7 @@ class Provided:
 
 
 def find_provided(
-    folders: ToolchainFolders,
+    cache_dir: Path,
     *,
     platform: Platform,
     base_env: Mapping[str, str],
@@ -146,7 +128,7 @@ def find_provided(
     """Return what is there for a build, as it was provided or as variables name it.
 
     Args:
-        folders: Where provided things lie.
+        cache_dir: The folder of what is provided.
         platform: The platform of the wheel.
         base_env: The user's variables.
         is_redistributed: Whether the wheel leaves this machine.
@@ -154,29 +136,30 @@ def find_provided(
     if not platform.windows:
         return Provided()
 
-    openmp = _find_openmp(platform, base_env, folders, is_redistributed=is_redistributed)
-    uv = _find_libuv(platform, base_env, folders)
+    toolchain = load_toolchain()
     licenses: dict[str, PurePath] = {}
-    if openmp is not None and (folders.openmp / LICENSE).is_file():
-        licenses["llvm-openmp"] = folders.openmp / LICENSE
+    openmp_folder = Path(toolchain.openmp.folder(cache_dir))
+    if (openmp_folder / LICENSE).is_file():
+        openmp: Path | None = openmp_folder / toolchain.openmp.dll
+        licenses["llvm-openmp"] = openmp_folder / LICENSE
+    else:
+        openmp = _find_visual_studio(platform, base_env, is_redistributed=is_redistributed)
+
+    uv = _find_libuv(platform, base_env, Path(toolchain.libuv.folder(cache_dir)))
     if uv is not None and (uv.parent.parent / LICENSE).is_file():
         licenses["libuv"] = uv.parent.parent / LICENSE
     return Provided(openmp=openmp, uv=uv, licenses=licenses, llvm=_find_llvm(platform, base_env))
 
 
-def _find_openmp(
-    platform: Platform, base_env: Mapping[str, str], folders: ToolchainFolders, *, is_redistributed: bool
+def _find_visual_studio(
+    platform: Platform, base_env: Mapping[str, str], *, is_redistributed: bool
 ) -> Path | None:
-    """Return the OpenMP runtime that was downloaded, else Visual Studio's, which has to stay here."""
-    openmp = load_toolchain().openmp
-    downloaded = folders.openmp / openmp.dll
-    if downloaded.is_file():
-        return downloaded
-
-    visual_studio = platform.find_variable(base_env, openmp.visual_studio.variable)
-    if is_redistributed or not visual_studio:
+    """Return the OpenMP runtime of Visual Studio, whose wheels have to stay here."""
+    visual_studio = load_toolchain().visual_studio
+    folder = platform.find_variable(base_env, visual_studio.variable)
+    if is_redistributed or not folder:
         return None
-    libraries = sorted(Path(visual_studio).glob(openmp.visual_studio.pattern))
+    libraries = sorted(Path(folder).glob(visual_studio.pattern))
     if not libraries:
         return None
     newest = libraries[-1]
@@ -184,15 +167,12 @@ def _find_openmp(
     return newest
 
 
-def _find_libuv(platform: Platform, base_env: Mapping[str, str], folders: ToolchainFolders) -> Path | None:
+def _find_libuv(platform: Platform, base_env: Mapping[str, str], built_folder: Path) -> Path | None:
     """Return the libuv that a variable names, else the one that was built."""
-    relative_path = load_toolchain().libuv.libraries[platform.name]
     named_folder = platform.find_variable(base_env, "libuv_ROOT")
+    library = Path(named_folder or built_folder) / load_toolchain().libuv.library
     if not named_folder:
-        built_library = folders.libuv / relative_path
-        return built_library if built_library.is_file() else None
-
-    library = Path(named_folder) / relative_path
+        return library if library.is_file() else None
     if not library.is_file():
         raise MissingInputError(
             f"libuv_ROOT is {named_folder}, and {library} does not exist.",
@@ -217,75 +197,34 @@ def _find_llvm(platform: Platform, base_env: Mapping[str, str]) -> Path | None:
 # --- Providing what is not --------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class ToolchainPart:
-    """One part that a platform's builds need and nothing else brings.
+def provide(name: str, cache_dir: Path, *, target: Interpreter, mirrors: Mapping[str, str]) -> None:
+    """Provide libuv or the OpenMP runtime, unless it exists."""
+    toolchain = load_toolchain()
+    pin = toolchain.libuv if name == "libuv" else toolchain.openmp
+    folder = Path(pin.folder(cache_dir))
+    with files.locked(folder.parent / f".{folder.name}.lock", what=str(folder)):
+        # The licence is written last, so that what was interrupted is known by its absence.
+        if (folder / LICENSE).is_file():
+            console.done(f"{name} {pin.version}: already at {folder}")
+            return
 
-    Attributes:
-        name: Its name: libuv or openmp.
-        version: Its version.
-        source: The address that it comes from.
-        folder: Where it lies once it is provided.
-    """
-
-    name: str
-    version: str
-    source: str
-    folder: Path
-
-
-def toolchain_parts(cache_dir: Path, platform: str) -> tuple[ToolchainPart, ...]:
-    """Return what `provide` would do for a platform, from any platform."""
-    libuv = load_toolchain().libuv
-    openmp = load_toolchain().openmp
-    folders = toolchain_folders(cache_dir, platform)
-    parts: list[ToolchainPart] = []
-    if platform in libuv.platforms:
-        parts.append(
-            ToolchainPart(name="libuv", version=libuv.version, source=libuv.origin, folder=folders.libuv)
-        )
-    if platform in openmp.platforms:
-        parts.append(
-            ToolchainPart(
-                name="openmp",
-                version=openmp.download.version,
-                source=openmp.download.url,
-                folder=folders.openmp,
-            )
-        )
-    return tuple(parts)
-
-
-def provide(
-    parts: Sequence[ToolchainPart], platform: str, *, target: Interpreter, mirrors: Mapping[str, str]
-) -> None:
-    """Provide the parts that do not exist yet."""
-    for part in parts:
-        folder = part.folder
-        with files.locked(folder.parent / f".{folder.name}.lock", what=str(folder)):
-            # The licence is written last, so that what was interrupted is known by its absence.
-            if (folder / LICENSE).is_file():
-                console.done(f"{part.name} {part.version}: already at {folder}")
-                continue
-
-            if folder.exists():
-                shutil.rmtree(folder)
-            with (
-                console.group(f"{part.name} {part.version}"),
-                temporary.folder("toolchain", within=files.made(folder.parent)) as scratch,
-            ):
-                if part.name == "libuv":
-                    _build_libuv(scratch, folder, platform, target, mirrors)
-                else:
-                    _unpack_openmp(scratch, folder, mirrors)
-            console.done(f"{part.name} {part.version}: {folder}")
+        if folder.exists():
+            shutil.rmtree(folder)
+        with (
+            console.group(f"{name} {pin.version}"),
+            temporary.folder("toolchain", within=files.made(folder.parent)) as scratch,
+        ):
+            if isinstance(pin, Libuv):
+                _build_libuv(pin, scratch, folder, target, mirrors)
+            else:
+                _unpack_openmp(pin, scratch, folder, mirrors)
+        console.done(f"{name} {pin.version}: {folder}")
 
 
 def _build_libuv(
-    scratch: Path, prefix: Path, platform: str, target: Interpreter, mirrors: Mapping[str, str]
+    libuv: Libuv, scratch: Path, prefix: Path, target: Interpreter, mirrors: Mapping[str, str]
 ) -> None:
     """Build libuv in a folder, and install it into another one."""
-    libuv = load_toolchain().libuv
     git = Repository(path=scratch, settings=Origins(mirrors=mirrors).settings(libuv.origin))
     git.init(libuv.origin)
     fetch_commit(git, libuv.origin, libuv.commit)
@@ -302,21 +241,19 @@ def _build_libuv(
     process.run([cmake, "--build", build_folder], cwd=scratch, env=env)
     process.run([cmake, "--install", build_folder], cwd=scratch, env=env)
 
-    library = prefix / libuv.libraries[platform]
+    library = prefix / libuv.library
     if not library.is_file():
         raise BuildError(f"The build of libuv left no {library}.", hint="Correct it in toolchain.toml.")
     files.copy(scratch / LICENSE, prefix / LICENSE)
 
 
-def _unpack_openmp(scratch: Path, folder: Path, mirrors: Mapping[str, str]) -> None:
+def _unpack_openmp(openmp: OpenMp, scratch: Path, folder: Path, mirrors: Mapping[str, str]) -> None:
     """Download the OpenMP runtime, and unpack its library and its licence."""
-    openmp = load_toolchain().openmp
-    pin = openmp.download
-    archive = scratch / PurePosixPath(pin.url).name
-    download(_mirrored_url(pin.url, mirrors), archive, sha256=pin.sha256)
+    archive = scratch / PurePosixPath(openmp.url).name
+    download(_mirrored_url(openmp.url, mirrors), archive, sha256=openmp.sha256)
 
-    library = _read_member(archive, pin.library)
-    license_text = _read_member(archive, pin.license_file)
+    library = _read_member(archive, openmp.library)
+    license_text = _read_member(archive, openmp.license_file)
     for path, content in ((folder / openmp.dll, library), (folder / LICENSE, license_text)):
         with files.atomic(path) as stream:
             stream.write(content)

@@ -45,8 +45,8 @@ class Expectation:
     """What the source lock and the build's options promise of a wheel.
 
     `python_tag` is such as ``cp312`` or ``cp313-cp313t``, "" where any will do; `requires` is what METADATA
-    must state; of `gpu_targets`, None means that nothing is known of them; no least size applies to what is
-    not of `has_full_size`, such as the sample.
+    must state; of `gpu_targets`, None means that nothing is known of them; `left_out_targets` are those that
+    its GPU family has besides; no least size applies to what is not of `has_full_size`, such as the sample.
     """
 
     distribution: str
@@ -54,6 +54,7 @@ class Expectation:
     python_tag: str = ""
     requires: tuple[str, ...] = ()
     gpu_targets: tuple[str, ...] | None = None
+    left_out_targets: tuple[str, ...] = ()
     has_full_size: bool = True
 
     def of_part(self, name: str) -> Expectation:
@@ -65,6 +66,7 @@ class Expectation:
             self,
             distribution=name,
             gpu_targets=(target,),
+            left_out_targets=(),
             requires=(),
         )
 

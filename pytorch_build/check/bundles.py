@@ -12,13 +12,15 @@ import mmap
 import re
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 import zstandard
 
 Data: TypeAlias = bytes | memoryview | mmap.mmap
+# Returns the next bytes, as many as are asked for; fewer at the end.
+Read: TypeAlias = Callable[[int], bytes]
 Form = Literal["plain", "zlib", "zstd"]
 PLAIN_MAGIC = b"__CLANG_OFFLOAD_BUNDLE__"
 COMPRESSED_MAGIC = b"CCOB"
@@ -96,14 +98,14 @@ def code_objects(data: Data, bundle: Bundle) -> Iterator[tuple[Entry, bytes | me
         return
 
     payload = view[_COMMON.size + _REST[bundle.version].size : bundle.size]
-    source = _inflated(payload, _METHODS.index(bundle.form), bundle.offset)
+    read = _inflated(payload, _METHODS.index(bundle.form), bundle.offset)
     position = 0
     for entry in entries:
         if entry.offset < position:
             raise _damaged(bundle.offset, "has code objects that overlap")
         while position < entry.offset:
-            position += len(_take(source, min(_STEP, entry.offset - position), bundle.offset))
-        yield entry, _take(source, entry.size, bundle.offset)
+            position += len(_take(read, min(_STEP, entry.offset - position), bundle.offset))
+        yield entry, _take(read, entry.size, bundle.offset)
         position += entry.size
 
 
@@ -131,7 +133,7 @@ def _bundle_at(data: memoryview, offset: int) -> Bundle:
         return _compressed_at(data, offset)
     if head != PLAIN_MAGIC:
         raise BundleError(f"neither a bundle nor padding at offset {offset}")
-    entries = _read_table(_Plain(data[offset:]), offset)
+    entries = _read_table(_plain(data[offset:]), offset)
     ends = [entry.offset + entry.size for entry in entries]
     size = max(ends, default=len(PLAIN_MAGIC) + _COUNT.size)
     if offset + size > len(data):
@@ -172,68 +174,64 @@ def _compressed_at(data: memoryview, offset: int) -> Bundle:
     )
 
 
-class _Source(Protocol):
-    def read(self, size: int, /) -> bytes: ...
+def _plain(data: memoryview) -> Read:
+    """Return what reads a view from its start."""
+    position = 0
 
-
-class _Plain:
-    """Reads a view from its start."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
-        self._position = 0
-
-    def read(self, size: int, /) -> bytes:
-        chunk = bytes(self._data[self._position : self._position + size])
-        self._position += len(chunk)
+    def read(size: int) -> bytes:
+        nonlocal position
+        chunk = bytes(data[position : position + size])
+        position += len(chunk)
         return chunk
 
-
-class _Inflated:
-    """Inflates a zlib stream as far as it is read."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._source = _Plain(data)
-        self._inflater = zlib.decompressobj()
-
-    def read(self, size: int, /) -> bytes:
-        inflated = bytearray()
-        while len(inflated) < size and not self._inflater.eof:
-            pending = self._inflater.unconsumed_tail or self._source.read(_STEP)
-            if not pending:
-                break
-            inflated += self._inflater.decompress(pending, size - len(inflated))
-        return bytes(inflated)
+    return read
 
 
 def _inflated(
     payload: memoryview,
     method: int,
     offset: int,
-) -> _Source:
+) -> Read:
+    """Return what inflates a payload as far as it is read."""
     if method == 0:
-        return _Inflated(payload)
+        return _inflated_by_zlib(payload)
     if method >= len(_METHODS):
         raise _damaged(offset, f"is compressed by unknown method {method}")
     inflater = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
-    return inflater.stream_reader(payload, read_size=_STEP)
+    return inflater.stream_reader(payload, read_size=_STEP).read
 
 
-def _read_table(source: _Source, offset: int) -> tuple[Entry, ...]:
+def _inflated_by_zlib(payload: memoryview) -> Read:
+    read_payload = _plain(payload)
+    inflater = zlib.decompressobj()
+
+    def read(size: int) -> bytes:
+        inflated = bytearray()
+        while len(inflated) < size and not inflater.eof:
+            pending = inflater.unconsumed_tail or read_payload(_STEP)
+            if not pending:
+                break
+            inflated += inflater.decompress(pending, size - len(inflated))
+        return bytes(inflated)
+
+    return read
+
+
+def _read_table(read: Read, offset: int) -> tuple[Entry, ...]:
     """Read a bundle's magic and entries, and nothing behind them."""
-    if _take(source, len(PLAIN_MAGIC), offset) != PLAIN_MAGIC:
+    if _take(read, len(PLAIN_MAGIC), offset) != PLAIN_MAGIC:
         raise BundleError(f"the compressed data at offset {offset} is not a bundle")
-    (count,) = _COUNT.unpack(_take(source, _COUNT.size, offset))
+    (count,) = _COUNT.unpack(_take(read, _COUNT.size, offset))
     if count > _MAX_ENTRIES:
         raise _damaged(offset, f"claims {count} entries")
-    return tuple(_read_entry(source, offset) for _ in range(count))
+    return tuple(_read_entry(read, offset) for _ in range(count))
 
 
-def _read_entry(source: _Source, offset: int) -> Entry:
-    start, size, length = _ENTRY.unpack(_take(source, _ENTRY.size, offset))
+def _read_entry(read: Read, offset: int) -> Entry:
+    start, size, length = _ENTRY.unpack(_take(read, _ENTRY.size, offset))
     if not 0 < length <= _MAX_ID:
         raise _damaged(offset, f"has an id of {length} bytes")
-    kind, target = parse_entry_id(_take(source, length, offset).decode("utf-8", "replace"))
+    kind, target = parse_entry_id(_take(read, length, offset).decode("utf-8", "replace"))
     return Entry(
         kind=kind,
         target=target,
@@ -243,12 +241,12 @@ def _read_entry(source: _Source, offset: int) -> Entry:
 
 
 def _take(
-    source: _Source,
+    read: Read,
     size: int,
     offset: int,
 ) -> bytes:
     try:
-        data = source.read(size)
+        data = read(size)
     except (zlib.error, zstandard.ZstdError, MemoryError) as problem:
         raise _damaged(offset, f"is damaged ({problem})") from problem
     if len(data) != size:

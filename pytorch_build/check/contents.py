@@ -82,7 +82,9 @@ def check(
         yield view.finding("note", POLICY_CHECK, message)
     yield from _find_forbidden(view, policy)
     yield from _find_false_code(view)
-    yield from _find_build_folders(view)
+    for name, folder in view.mentions:
+        message = f"It mentions {folder}, a folder of the build machine."
+        yield view.finding("warning", CHECK, message, name)
     yield from _find_missing_loader(view)
     yield from _compare_size(view, expectation, policy)
 
@@ -151,17 +153,6 @@ def _find_false_code(view: WheelView) -> Iterator[Finding]:
                 message,
                 member.name,
             )
-
-
-def _find_build_folders(view: WheelView) -> Iterator[Finding]:
-    for name, folder in view.mentions:
-        message = f"It mentions {folder}, a folder of the build machine."
-        yield view.finding(
-            "warning",
-            CHECK,
-            message,
-            name,
-        )
 
 
 def _find_missing_loader(view: WheelView) -> Iterator[Finding]:

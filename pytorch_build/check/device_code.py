@@ -246,30 +246,18 @@ def _compare_targets(
         return
 
     for target in requested_targets:
-        if is_covered(target, code_targets):
-            yield from _find_files_without(view, target, facts_by_member)
-        else:
+        if not is_covered(target, code_targets):
             yield view.finding("error", CHECK, _message_of_missing(target, code_targets))
+            continue
+        for member, facts in facts_by_member.items():
+            if facts.targets and not is_covered(target, facts.targets):
+                message = f"This file has no device code for {target}."
+                yield view.finding("note", CHECK, message, member)
 
     unrequested = [target for target in code_targets if not is_requested(target, requested_targets)]
     if unrequested:
         message = f"It holds device code for {', '.join(sorted(unrequested))}, which was not requested."
         yield view.finding("warning", CHECK, message)
-
-
-def _find_files_without(
-    view: WheelView,
-    target: str,
-    facts_by_member: Mapping[str, DeviceFacts],
-) -> Iterator[Finding]:
-    for member, facts in facts_by_member.items():
-        if facts.targets and not is_covered(target, facts.targets):
-            yield view.finding(
-                "note",
-                CHECK,
-                f"This file has no device code for {target}.",
-                member,
-            )
 
 
 def _message_of_missing(target: str, code_targets: Iterable[str]) -> str:
@@ -327,12 +315,8 @@ def _covers_all_modes(variants: Sequence[frozenset[str]]) -> bool:
 
 
 def _contradicts(variant: frozenset[str], mode: frozenset[str]) -> bool:
-    return any(_opposite(feature) in variant for feature in mode)
-
-
-def _opposite(feature: str) -> str:
-    sign = "-" if feature.endswith("+") else "+"
-    return feature[:-1] + sign
+    opposites = {feature[:-1] + ("-" if feature.endswith("+") else "+") for feature in mode}
+    return not opposites.isdisjoint(variant)
 
 
 def is_requested(code_target: str, requested_targets: Iterable[str]) -> bool:

@@ -9,6 +9,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from core.run.records import LEFT_OUT_TARGETS
 from pytorch_build.check import Expectation, Finding, WheelView
 from pytorch_build.check.policy import required_name
 from pytorch_build.check.tags import accepts
@@ -48,6 +49,14 @@ def check(
         message = f"The wheel is for {', '.join(sorted(pythons))}; {python_tag} is expected."
         yield view.finding(
             "error",
+            CHECK,
+            message,
+        )
+    if expectation.left_out_targets:
+        targets = ", ".join(expectation.left_out_targets)
+        message = f"It is for a part of its GPU family: the build was told to leave out {targets}."
+        yield view.finding(
+            "warning",
             CHECK,
             message,
         )
@@ -131,7 +140,8 @@ def _expected_wheel(
     builds: Mapping[str, records.Record],
 ) -> Expectation:
     component = COMPONENTS[project]
-    inputs = builds[project].inputs
+    build = builds[project]
+    inputs = build.inputs
     requires: list[str] = []
     if component.requires_rocm and context.gpu:
         rocm_version = inputs["rocm"][0]
@@ -147,5 +157,6 @@ def _expected_wheel(
         version=inputs["version"],
         requires=tuple(requires),
         gpu_targets=tuple(inputs["gpu_targets"]),
+        left_out_targets=tuple(build.details.get(LEFT_OUT_TARGETS, ())),
         has_full_size=context.ref.has_full_size,
     )

@@ -75,7 +75,9 @@ def _find_case_twins(view: WheelView, policy: Policy) -> Iterator[Finding]:
         key = unicodedata.normalize("NFC", path).casefold()
         names_by_key[key].append(member.name)
 
-    severity = _severity_of_twins(view, policy)
+    ignores_case = any(platform.startswith(("win", "macosx")) for platform in view.platforms)
+    is_ours = find_allowed(view.name.distribution, policy.allowed) is not None
+    severity: Severity = "error" if ignores_case or is_ours else "warning"
     for names in names_by_key.values():
         if len(names) > 1:
             first_name, *twins = names
@@ -86,9 +88,3 @@ def _find_case_twins(view: WheelView, policy: Policy) -> Iterator[Finding]:
                 message,
                 first_name,
             )
-
-
-def _severity_of_twins(view: WheelView, policy: Policy) -> Severity:
-    ignores_case = any(platform.startswith(("win", "macosx")) for platform in view.platforms)
-    is_ours = find_allowed(view.name.distribution, policy.allowed) is not None
-    return "error" if ignores_case or is_ours else "warning"

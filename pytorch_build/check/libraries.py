@@ -47,16 +47,14 @@ class Surroundings:
     paths_by_soname: Mapping[str, Sequence[str]]
     is_portable: bool
 
-    def is_provided(self, library: str) -> bool:
-        """Return whether the system or a required distribution has a library."""
+    def is_provided(self, library: str, binary: Binary) -> bool:
+        """Return whether the system or another wheel has a library that a file needs."""
         if library in self.policy.system_libraries:
             return True
-        # What ROCm's wheels around this one have counts, not what they are known for.
-        return self.members_of_rocm is None and matches(library, self.expected.patterns)
-
-    def is_of_machine(self, library: str) -> bool:
-        """Return whether a library is one that some machines have."""
-        return library in self.loader or matches(library, self.policy.machine_libraries)
+        if self.members_of_rocm is None:
+            return matches(library, self.expected.patterns)
+        # What ROCm's wheels around this one have where the loader looks counts, not what they are known for.
+        return _is_on_rpath(binary, self.members_of_rocm.get(library, ()))
 
 
 def look_around(
@@ -282,7 +280,7 @@ def _find_missing_libraries(
     of_machine: list[str] = []
     unresolved: list[str] = []
     for library in elf.needed:
-        if surroundings.is_provided(library) or _is_in_rocm_wheels(surroundings, binary, library):
+        if surroundings.is_provided(library, binary):
             continue
         paths = surroundings.paths.get(library, ())
         paths_by_soname = surroundings.paths_by_soname.get(library, ())
@@ -298,7 +296,7 @@ def _find_missing_libraries(
                 )
         elif provider is not None:
             of_providers[provider].append(library)
-        elif surroundings.is_of_machine(library):
+        elif library in surroundings.loader or matches(library, surroundings.policy.machine_libraries):
             of_machine.append(library)
         else:
             unresolved.append(library)
@@ -327,16 +325,6 @@ def _find_missing_libraries(
             message,
             name,
         )
-
-
-def _is_in_rocm_wheels(
-    surroundings: Surroundings,
-    binary: Binary,
-    library: str,
-) -> bool:
-    """Return whether ROCm's wheels around this one have a library where the loader looks."""
-    paths = (surroundings.members_of_rocm or {}).get(library, ())
-    return _is_on_rpath(binary, paths)
 
 
 def _fault_of_place(

@@ -34,7 +34,8 @@ def check(view: WheelView) -> Iterator[Finding]:
     """Judge METADATA and entry_points.txt of a wheel."""
     if view.metadata is not None:
         yield from _compare_with_file_name(view, view.metadata)
-        yield from _find_invalid_fields(view, view.metadata)
+        for fault in invalid_fields(view.metadata.raw):
+            yield view.finding("error", CHECK, f"METADATA has an invalid {fault.field.title()}: {fault}.")
         yield from _find_direct_references(view, view.metadata)
         if not view.metadata.license:
             message = "METADATA names no licence: neither License-Expression nor License, and no classifier."
@@ -50,11 +51,6 @@ def _compare_with_file_name(view: WheelView, metadata: WheelMetadata) -> Iterato
     if metadata.version != name.version:
         message = f"METADATA says version {metadata.version}, the file name {name.version}."
         yield view.finding("error", CHECK, message)
-
-
-def _find_invalid_fields(view: WheelView, metadata: WheelMetadata) -> Iterator[Finding]:
-    for fault in invalid_fields(metadata.raw):
-        yield view.finding("error", CHECK, f"METADATA has an invalid {fault.field.title()}: {fault}.")
 
 
 def invalid_fields(raw: bytes) -> list[InvalidMetadata]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re  # noqa: TC003 - pydantic reads it
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,20 +21,13 @@ from core import files
 from core.data import Model, merged, read_once, read_toml, tables_of_user, user_file, validated
 from pytorch_build.components import COMPONENTS, TORCH
 from pytorch_build.components.allowed import Allowed  # noqa: TC001 - pydantic reads it
+from pytorch_build.components.component import WheelSizes  # noqa: TC001 - pydantic reads it
 
 if TYPE_CHECKING:
     from pytorch_build.check import WheelView
 
 POLICY_FILE = Path(__file__).with_name("policy.toml")
 USER_TABLE = "checks"
-
-
-class SizeLimit(Model):
-    """Limits of a wheel file, in bytes; 0 is no limit, as TOML has no null."""
-
-    minimum: int = 0
-    warn_above: int = 0
-    error_above: int = 0
 
 
 class Forbidden(Model):
@@ -87,7 +80,7 @@ class Policy(Model):
     machine_libraries: tuple[str, ...] = ()
     windows: Windows = Windows()
     preloaded: tuple[str, ...] = ()
-    sizes: dict[str, SizeLimit] = Field(default_factory=dict)
+    sizes: dict[str, WheelSizes] = Field(default_factory=dict)
     forbidden: tuple[Forbidden, ...] = ()
     providers: dict[str, Provider] = Field(default_factory=dict)
     startup_files: dict[str, tuple[str, ...]] = Field(default_factory=dict)
@@ -112,12 +105,8 @@ def load_policy(file: Path | None = None) -> Policy:
     policy = _policy_in_force()
     if file is None:
         return policy
-    return _lay_over(
-        _tables_in_force(),
-        read_toml(file),
-        file,
-        policy.source,
-    )
+    tables = merged(_project_tables(), tables_of_user(POLICY_FILE, Policy), adding=True)
+    return _lay_over(tables, read_toml(file), file, policy.source)
 
 
 @read_once
@@ -136,11 +125,6 @@ def _policy_in_force() -> Policy:
     )
 
 
-def _tables_in_force() -> dict[str, Any]:
-    tables = tables_of_user(POLICY_FILE, Policy)
-    return merged(_project_tables(), tables, adding=True)
-
-
 def _project_tables() -> dict[str, Any]:
     """Return the tables of the project's policy, with what components say of their wheels."""
     device_code: list[str] = []
@@ -151,8 +135,7 @@ def _project_tables() -> dict[str, Any]:
             without_requirement.append(component.distribution)
         if component.has_split_device_code:
             device_code.append(component.distribution)
-        limits = asdict(component.sizes)
-        sizes[component.distribution] = {name: size for name, size in limits.items() if size is not None}
+        sizes[component.distribution] = component.sizes.model_dump()
     tables_of_components = {
         "device_code": device_code,
         "sizes": sizes,

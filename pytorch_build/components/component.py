@@ -6,6 +6,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from pydantic import Field
+
+from core.data import Model
+
 if TYPE_CHECKING:
     from core.run import Platform as PlatformName
     from pytorch_build.build.facts import BuildFacts
@@ -18,11 +22,6 @@ if TYPE_CHECKING:
     Recipe = Callable[[BuildInputs, BuildFacts], BuildSteps]
     # Names what a build links or ships besides ROCm, by the variables of the user and of the torch ref.
     PartsNeeded = Callable[[Platform, Mapping[str, str]], Collection[str]]
-
-
-def needs_no_parts(_platform: Platform, _variables: Mapping[str, str]) -> Collection[str]:
-    """Return no part of the toolchain: ROCm and the machine have all that a build needs."""
-    return ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,17 +60,15 @@ class VersionPlace:
     required: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
-class WheelSizes:
-    """The sizes in bytes that a wheel has when nothing is wrong with it."""
+class WheelSizes(Model):
+    """The sizes in bytes that a sound wheel has; 0 is no limit, as TOML has no null."""
 
-    minimum: int
-    warn_above: int
-    error_above: int | None = None
+    minimum: int = 0
+    warn_above: int = 0
+    error_above: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class MachineNeed:
+class MachineNeed(Model):
     """What a build takes of a machine.
 
     Attributes:
@@ -81,9 +78,9 @@ class MachineNeed:
         python_headers: Whether extension modules are compiled, which takes Python.h.
     """
 
-    disk: float
-    memory: float
-    job: float
+    disk: float = Field(gt=0)
+    memory: float = Field(gt=0)
+    job: float = Field(gt=0)
     python_headers: bool = True
 
 
@@ -114,7 +111,7 @@ class Component:
         has_split_device_code: Whether its device code goes into wheels of its own, as ROCm's does.
         compiles_by_cmake: Whether CMake starts the compilers, rather than setup.py.
         requires_submodules: Whether setup.py refuses a tree without its submodules.
-        parts_needed: Which parts of the toolchain its build needs.
+        parts_needed: Which parts of the toolchain its build needs; None where it needs none.
         sizes: The sizes of its wheel.
         gpu_need: What its build takes of a machine.
         cpu_need: What its build for CPUs takes, where that is less.
@@ -143,7 +140,7 @@ class Component:
     has_split_device_code: bool = False
     compiles_by_cmake: bool = False
     requires_submodules: bool = False
-    parts_needed: PartsNeeded = needs_no_parts
+    parts_needed: PartsNeeded | None = None
     sizes: WheelSizes
     gpu_need: MachineNeed
     cpu_need: MachineNeed | None = None

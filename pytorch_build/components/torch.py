@@ -231,13 +231,13 @@ def is_distributed(platform: Platform, variables: Mapping[str, str]) -> bool:
 
 
 def parts_needed(platform: Platform, variables: Mapping[str, str]) -> Sequence[str]:
-    """Return which parts of the toolchain a build needs: on Windows OpenMP's runtime, and libuv."""
+    """Return which parts of the toolchain a build needs: on Windows libuv, and OpenMP's runtime."""
     if not platform.windows:
         return ()
     has_own_libuv = bool(platform.find_variable(variables, "libuv_ROOT"))
     if has_own_libuv or not is_distributed(platform, variables):
         return ("openmp",)
-    return ("openmp", "libuv")
+    return ("libuv", "openmp")
 
 
 def _overlays(facts: BuildFacts) -> Iterator[Overlay]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from core.families import CPU
 from core.run import PLATFORMS, Platform
@@ -17,15 +17,8 @@ if TYPE_CHECKING:
     Locks = Mapping[Platform, Mapping[str, SourceLock]]
     # of a torch ref on a platform, for one of its GPU families
     ResolveLock = Callable[[Platform, str, str], SourceLock]
-
-
-class _WheelSet(NamedTuple):
-    """The wheels that one job builds, and others test."""
-
-    platform: Platform
-    artifact_group: str
-    python: str | None
-    torch_ref: str | None
+    # what one job builds, and others test: the platform, the artifact group, the Python and the torch ref
+    WheelSet = tuple[Platform, str, str | None, str | None]
 
 
 def complete_plan(plan: Plan, resolve_lock: ResolveLock) -> tuple[Plan, Locks]:
@@ -38,45 +31,28 @@ def complete_plan(plan: Plan, resolve_lock: ResolveLock) -> tuple[Plan, Locks]:
     """
     locks: dict[Platform, Mapping[str, SourceLock]] = {}
     digests: dict[Platform, dict[str, str]] = {}
-    versions: dict[_WheelSet, dict[str, str]] = {}
+    versions: dict[WheelSet, dict[str, str]] = {}
     for platform in PLATFORMS:
         build_jobs = plan.matrix(platform, "build_pytorch")
-        platform_locks = _resolve_refs(platform, build_jobs, resolve_lock)
+        platform_locks: dict[str, SourceLock] = {}
+        for torch_ref, gpu_family in _families_of_refs(build_jobs).items():
+            platform_locks[torch_ref] = resolve_lock(platform, torch_ref, gpu_family)
         for job in build_jobs:
-            wheel_set = _wheel_set(job)
-            versions[wheel_set] = _versions_of_wheels(job, platform_locks)
+            versions[_wheel_set(job)] = _versions_of_wheels(job, platform_locks)
 
         refuse_collisions_of_jobs(build_jobs, platform_locks)
         locks[platform] = platform_locks
-        digests[platform] = _digests(platform_locks)
+        digests[platform] = {torch_ref: lock.digest() for torch_ref, lock in platform_locks.items()}
 
     jobs: list[PlannedJob] = []
     for job in plan.cells:
         if job.stage.endswith("rocm"):
             jobs.append(job)
             continue
-        wheel_set = _wheel_set(job)
-        versions_of_job = versions[wheel_set]
-        jobs.append(job.model_copy(update={"versions": versions_of_job}))
+        jobs.append(job.model_copy(update={"versions": versions[_wheel_set(job)]}))
 
     changes = {"cells": tuple(jobs), "locks": digests}
     return plan.model_copy(update=changes), locks
-
-
-def _digests(locks: Mapping[str, SourceLock]) -> dict[str, str]:
-    return {torch_ref: lock.digest() for torch_ref, lock in locks.items()}
-
-
-def _resolve_refs(
-    platform: Platform,
-    jobs: Sequence[PlannedJob],
-    resolve_lock: ResolveLock,
-) -> Mapping[str, SourceLock]:
-    """Return the locks of the torch refs that jobs build."""
-    locks: dict[str, SourceLock] = {}
-    for torch_ref, gpu_family in _families_of_refs(jobs).items():
-        locks[torch_ref] = resolve_lock(platform, torch_ref, gpu_family)
-    return locks
 
 
 def _families_of_refs(jobs: Sequence[PlannedJob]) -> Mapping[str, str]:
@@ -91,14 +67,9 @@ def _families_of_refs(jobs: Sequence[PlannedJob]) -> Mapping[str, str]:
     return families
 
 
-def _wheel_set(job: PlannedJob) -> _WheelSet:
+def _wheel_set(job: PlannedJob) -> WheelSet:
     """Return which wheels a job builds, or tests."""
-    return _WheelSet(
-        platform=job.platform,
-        artifact_group=job.artifact_group,
-        python=job.python,
-        torch_ref=job.torch_ref,
-    )
+    return job.platform, job.artifact_group, job.python, job.torch_ref
 
 
 def _versions_of_wheels(job: PlannedJob, locks: Mapping[str, SourceLock]) -> dict[str, str]:

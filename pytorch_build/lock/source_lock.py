@@ -12,7 +12,7 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from core import files
-from core.data import Document, Model, compact, parse_json
+from core.data import Document, Model, compact, json_object, validated
 from core.errors import DataError, SourceError, nearest
 from pytorch_build.components import COMPONENTS
 from pytorch_build.sources.git import is_commit
@@ -128,15 +128,11 @@ class SourceLock(Document):
     @classmethod
     def from_compact(cls, text: str) -> SourceLock:
         """Return the lock of a line that `compact` wrote, if its digest holds."""
-        passed = parse_json(text, _Compact, where="SOURCE_LOCK")
-        if passed.lock.digest() != passed.digest:
+        document = json_object(text, where="SOURCE_LOCK")
+        lock = validated(document.get("lock", {}), cls, where="SOURCE_LOCK", table_name="lock")
+        if lock.digest() != document.get("digest"):
             raise DataError(
                 "SOURCE_LOCK: the lock does not have the digest that it came with.",
                 hint="Pass the job output on unchanged.",
             )
-        return passed.lock
-
-
-class _Compact(Model):
-    digest: str
-    lock: SourceLock
+        return lock

@@ -61,15 +61,6 @@ class PlatformTable(Model):
     components: tuple[str, ...] | None = None
 
 
-class NeedTable(Model):
-    """What each build of a ref takes of a machine, in GiB: `MachineNeed` as a table."""
-
-    disk: float = Field(gt=0)
-    memory: float = Field(gt=0)
-    job: float = Field(gt=0)
-    python_headers: bool = True
-
-
 def _require_component(name: str) -> str:
     """Return the name of a ref's table, if a component has it."""
     if name not in COMPONENTS:
@@ -96,7 +87,7 @@ class RefTable(Model, extra="allow"):
     full_size: bool = True
     gpu_code: bool = True
     whole_tests: bool = True
-    need: NeedTable | None = None
+    need: MachineNeed | None = None
     linux: PlatformTable | None = None
     windows: PlatformTable | None = None
 
@@ -209,14 +200,6 @@ class TorchRef:
         return replace(self, components=tuple(name for name in COMPONENTS if name in wanted))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _RefLayer:
-    """A ref's table as plain data, with the file to name in an error."""
-
-    table: dict[str, Any]
-    file: Path
-
-
 @functools.cache
 def embedded() -> RefsFile:
     """Return the embedded refs file: its tables as written, features and history included."""
@@ -225,25 +208,25 @@ def embedded() -> RefsFile:
 
 def load_refs(*, platform: str = "linux") -> Mapping[str, TorchRef]:
     """Return the embedded refs and the user's own over them, as one platform builds them."""
-    layers, _default = _ref_layers()
-    return {name: _torch_ref(name, layer, platform) for name, layer in layers.items()}
+    tables, files, _default = _layered_tables()
+    return {name: _torch_ref(name, tables[name], file, platform) for name, file in files.items()}
 
 
 def default_ref() -> str:
     """Return the name of the ref that is built where none is given."""
-    _layers, default = _ref_layers()
+    _tables, _files, default = _layered_tables()
     return default
 
 
 def torch_ref(name: str, *, platform: str = "linux") -> TorchRef:
     """Return one torch ref as one platform builds it."""
-    layers, _default = _ref_layers()
-    if name not in layers:
+    tables, files, _default = _layered_tables()
+    if name not in tables:
         raise UsageError(
-            f"Unknown torch ref {name!r}. {nearest(name, layers)}",
+            f"Unknown torch ref {name!r}. {nearest(name, tables)}",
             hint=f"Name a known one, or add it to a file of your own ({OWN_FILE} or --config-file).",
         )
-    return _torch_ref(name, layers[name], platform)
+    return _torch_ref(name, tables[name], files[name], platform)
 
 
 @read_once
@@ -252,9 +235,9 @@ def rehearsal_labels() -> frozenset[str]:
     return frozenset(ref.local_label for ref in load_refs().values() if not ref.is_publishable)
 
 
-def _ref_layers() -> tuple[Mapping[str, _RefLayer], str]:
-    """Return the user's refs laid over the embedded ones, and the name of the default."""
-    tables = {name: _plain_table(table) for name, table in embedded().refs.items()}
+def _layered_tables() -> tuple[Mapping[str, dict[str, Any]], Mapping[str, Path], str]:
+    """Return the user's refs laid over the embedded ones, the file of each, and the name of the default."""
+    tables = {name: table.model_dump(exclude_unset=True) for name, table in embedded().refs.items()}
     files = dict.fromkeys(tables, REFS_FILE)
     default = embedded().default
 
@@ -262,21 +245,14 @@ def _ref_layers() -> tuple[Mapping[str, _RefLayer], str]:
     if path is not None:
         user = validated(tables_of_user(REFS_FILE, UserFile), UserFile, where=path)
         for name, table in user.refs.items():
-            user_table = _resolve_user_table(_plain_table(table), path)
+            user_table = _resolve_user_table(table.model_dump(exclude_unset=True), path)
             tables[name] = merged(tables.get(name, {}), user_table)
             files[name] = path
         default = user.default or default
         if default not in tables:
             raise DataError(f"{path}: default: {default!r} is not a ref. {nearest(default, tables)}")
 
-    layers = {
-        name: _RefLayer(table=_extended_table(name, tables, file), file=file) for name, file in files.items()
-    }
-    return layers, default
-
-
-def _plain_table(table: RefTable) -> dict[str, Any]:
-    return table.model_dump(exclude_unset=True)
+    return {name: _extended_table(name, tables, file) for name, file in files.items()}, files, default
 
 
 def _resolve_user_table(table: dict[str, Any], file: Path) -> dict[str, Any]:
@@ -317,18 +293,18 @@ def _extended_table(name: str, tables: Mapping[str, dict[str, Any]], file: Path)
     return table
 
 
-def _torch_ref(name: str, layer: _RefLayer, platform: str) -> TorchRef:
+def _torch_ref(name: str, plain_table: Mapping[str, Any], file: Path, platform: str) -> TorchRef:
     """Return a ref as a platform builds it, from its table."""
-    table = validated(layer.table, RefTable, where=layer.file)
+    table = validated(plain_table, RefTable, where=file)
     projects = {
-        project: _project_source(name, project, project_table, layer.file, platform)
+        project: _project_source(name, project, project_table, file, platform)
         for project, project_table in table.projects.items()
     }
-    _require_sources(name, table, projects, layer.file)
+    _require_sources(name, table, projects, file)
     if not table.publishable and not table.local_label:
         where = key_path(("refs", name, "publishable"))
         raise DataError(
-            f"{layer.file}: {where}: wheels that are not published are known by the ref's local_label.",
+            f"{file}: {where}: wheels that are not published are known by the ref's local_label.",
             hint=f'Add local_label = "…" to {key_path(("refs", name))}.',
         )
 
@@ -337,9 +313,6 @@ def _torch_ref(name: str, layer: _RefLayer, platform: str) -> TorchRef:
         "windows": table.windows or PlatformTable(),
     }
     components = _named_components(table, platform_tables[platform], platform)
-    need = None
-    if table.need is not None:
-        need = MachineNeed(**table.need.model_dump())
     return TorchRef(
         name=name,
         projects=projects,
@@ -357,7 +330,7 @@ def _torch_ref(name: str, layer: _RefLayer, platform: str) -> TorchRef:
         has_full_size=table.full_size,
         has_gpu_code=table.gpu_code,
         has_whole_tests=table.whole_tests,
-        need=need,
+        need=table.need,
         title=table.title or name,
         source=table.source,
         listed=table.listed,

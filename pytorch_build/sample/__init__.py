@@ -9,7 +9,9 @@ other projects, so torch comes last.
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from core import files, process
@@ -69,7 +71,10 @@ def ensure_repositories(folder: Path) -> Mapping[str, Path]:
     """
     folder = folder.absolute()
     templates = {name: _read_templates(name) for name in REPOSITORIES}
-    digest = _digest_templates(templates)
+    texts: dict[str, dict[str, str]] = {}
+    for name, contents in templates.items():
+        texts[name] = {path: content.decode() for path, content in contents.items()}
+    digest = files.digest_of([_GENERATOR, texts])
     repositories = {name: folder / name for name in REPOSITORIES}
     if _is_current(folder, digest):
         return repositories
@@ -94,7 +99,7 @@ def _read_templates(name: str) -> Mapping[str, bytes]:
     root = TEMPLATES / name
     contents: dict[str, bytes] = {}
     for path in _template_files(root):
-        parts = map(_dotted, path.relative_to(root).parts)
+        parts = [re.sub("^dot_", ".", part) for part in path.relative_to(root).parts]
         content = path.read_bytes()
         contents["/".join(parts)] = content.replace(b"\r\n", b"\n")
     return dict(sorted(contents.items()))
@@ -106,19 +111,6 @@ def _template_files(root: Path) -> Iterator[Path]:
             subfolders.remove("__pycache__")
         for name in names:
             yield Path(folder, name)
-
-
-def _dotted(part: str) -> str:
-    if not part.startswith("dot_"):
-        return part
-    return f".{part.removeprefix('dot_')}"
-
-
-def _digest_templates(templates: Mapping[str, Mapping[str, bytes]]) -> str:
-    texts: dict[str, dict[str, str]] = {}
-    for name, contents in templates.items():
-        texts[name] = {path: content.decode() for path, content in contents.items()}
-    return files.digest_of([_GENERATOR, texts])
 
 
 def _is_current(folder: Path, digest: str) -> bool:
@@ -167,10 +159,7 @@ def _generate(
         submodules: dict[str, str] = {}
         for submodule, project in _SUBMODULES.get(name, {}).items():
             submodules[submodule] = commits[project]
-        repository = _Repository(folder / name, work_tree)
-        commits[name] = repository.commit(submodules)
-        if name == "torch":
-            repository.release_nightly(commits[name])
+        commits[name] = _make_repository(folder / name, work_tree, submodules, has_nightly=name == "torch")
 
 
 def _pins(commits: Mapping[str, str]) -> Mapping[str, bytes]:
@@ -201,60 +190,39 @@ def _pins(commits: Mapping[str, str]) -> Mapping[str, bytes]:
     }
 
 
-class _Repository:
-    """A bare repository, and the tree of files that it is made of."""
+def _make_repository(path: Path, work_tree: Path, submodules: Mapping[str, str], *, has_nightly: bool) -> str:
+    """Make a bare repository of a tree of files, with submodules (folder -> commit); return its commit.
 
-    def __init__(self, path: Path, work_tree: Path) -> None:
-        self._path = path
-        self._work_tree = work_tree
+    With the branch of nightlies it has the tag, too. That branch's commit names the one that it was made of.
+    """
+    command = ["git", "init", "--quiet", "--bare", "--template=", "--object-format=sha1"]
+    process.capture([*command, path], env=_fixed_environment())
+    git = partial(_run_git, path, work_tree)
+    git("symbolic-ref", "HEAD", f"refs/heads/{BRANCH}")
+    for setting in _SERVED:
+        git("config", setting, "true")
 
-    def commit(self, submodules: Mapping[str, str]) -> str:
-        """Make the repository with submodules (folder -> commit); return the commit of its ``main``."""
-        self._create()
-        self._git("add", "--all", "--force")
-        for folder, commit in submodules.items():
-            self._git(
-                "update-index",
-                "--add",
-                "--cacheinfo",
-                f"160000,{commit},{folder}",
-            )
-        self._git(
-            "commit",
-            "--quiet",
-            "--message",
-            f"Sample of {self._path.name}",
-        )
-        return self._git("rev-parse", "HEAD")
-
-    def _create(self) -> None:
-        command = ["git", "init", "--quiet", "--bare", "--template=", "--object-format=sha1"]
-        process.capture([*command, self._path], env=_fixed_environment())
-        self._git("symbolic-ref", "HEAD", f"refs/heads/{BRANCH}")
-        for setting in _SERVED:
-            self._git("config", setting, "true")
-
-    def release_nightly(self, commit: str) -> None:
-        """Add the tag and the nightly branch, whose commit names the one that it was made of."""
-        self._git("tag", "--annotate", "--message", f"Sample {TORCH_TAG}", TORCH_TAG)
+    git("add", "--all", "--force")
+    for folder, submodule_commit in submodules.items():
+        git("update-index", "--add", "--cacheinfo", f"160000,{submodule_commit},{folder}")
+    git("commit", "--quiet", "--message", f"Sample of {path.name}")
+    commit = git("rev-parse", "HEAD")
+    if has_nightly:
+        git("tag", "--annotate", "--message", f"Sample {TORCH_TAG}", TORCH_TAG)
         message = f"2026-01-01 nightly release ({commit})"
-        release = self._git("commit-tree", "HEAD^{tree}", "-p", commit, "-m", message)
-        self._git("update-ref", f"refs/heads/{NIGHTLY_BRANCH}", release)
+        release = git("commit-tree", "HEAD^{tree}", "-p", commit, "-m", message)
+        git("update-ref", f"refs/heads/{NIGHTLY_BRANCH}", release)
+    return commit
 
-    def _git(self, *arguments: str) -> str:
-        command = ["git"]
-        for setting in _SETTINGS:
-            command += ["-c", setting]
-        variables = {
-            "GIT_DIR": str(self._path),
-            "GIT_WORK_TREE": str(self._work_tree),
-        }
-        completed = process.capture(
-            [*command, *arguments],
-            cwd=self._work_tree,
-            env=_fixed_environment() | variables,
-        )
-        return completed.stdout.strip()
+
+def _run_git(path: Path, work_tree: Path, *arguments: str) -> str:
+    """Run git on a bare repository and the tree of files that it is made of; return what it prints."""
+    command = ["git"]
+    for setting in _SETTINGS:
+        command += ["-c", setting]
+    folders = {"GIT_DIR": str(path), "GIT_WORK_TREE": str(work_tree)}
+    env = _fixed_environment() | folders
+    return process.capture([*command, *arguments], cwd=work_tree, env=env).stdout.strip()
 
 
 def _fixed_environment() -> dict[str, str]:

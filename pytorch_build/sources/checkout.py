@@ -288,7 +288,8 @@ class _Checkout:
         state = _read_state(git)
         was_interrupted = "head" in state and state["head"] is None
         has_commit = folder.exists() and git.commit_of("HEAD") is not None
-        if not has_commit and not was_interrupted and _has_files(git.path):
+        has_files = git.path.exists() and any(path.name != ".git" for path in git.path.iterdir())
+        if has_files and not has_commit and not was_interrupted:
             raise SourceError(
                 f"{git.path} holds files but is not a git repository with a commit.",
                 hint="Name another folder, or move what it holds.",
@@ -433,13 +434,6 @@ class _Checkout:
         if hipified is None:
             return commit
         return hipified
-
-
-def _has_files(tree: Path) -> bool:
-    """Return whether a folder has more than a repository of git."""
-    if not tree.exists():
-        return False
-    return any(path.name != ".git" for path in tree.iterdir())
 
 
 def _commits_named_by_parent(git: Repository) -> Sequence[str]:

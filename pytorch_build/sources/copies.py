@@ -82,7 +82,9 @@ class TreeCopy:
             # An interrupted update has written some files, nobody knows which: it ends first.
             self._write_changes(last_tree_hash)
         self._write_changes(snapshot.tree_hash)
-        self._restore_missing_files()
+        deleted_names = self._run("ls-files", "--deleted")
+        if deleted_names:
+            self._run("checkout-index", "--force", "--stdin", stdin=deleted_names)
 
     def _prepare_repository(self, commit: str) -> None:
         """Let the copy's own repository be at the developer's commit, for what a build asks git."""
@@ -127,7 +129,10 @@ class TreeCopy:
 
     def _write_changes(self, tree_hash: str) -> None:
         """Write the files of a tree that are others than those in the copy's index."""
-        copied_tree_hash = self._find_copied_tree_hash()
+        # The tree in the copy's index; None where nothing has been copied.
+        copied_tree_hash: str | None = None
+        if (self._writer_repository.path / _INDEX).is_file():
+            copied_tree_hash = self._run("write-tree", "--missing-ok").strip()
         if copied_tree_hash == tree_hash:
             return
         state = {"source": str(self.source), "tree": tree_hash}
@@ -142,12 +147,6 @@ class TreeCopy:
         if copied_tree_hash is None:
             self._run("read-tree", "--reset", "-u", tree_hash)
 
-    def _find_copied_tree_hash(self) -> str | None:
-        """Return the tree in the copy's index; None where nothing has been copied."""
-        if not (self._writer_repository.path / _INDEX).is_file():
-            return None
-        return self._run("write-tree", "--missing-ok").strip()
-
     def _run(self, *arguments: str, stdin: str | None = None) -> str:
         return self._writer_repository.run(
             *arguments,
@@ -155,8 +154,3 @@ class TreeCopy:
             index=_INDEX,
             stdin=stdin,
         )
-
-    def _restore_missing_files(self) -> None:
-        deleted_names = self._run("ls-files", "--deleted")
-        if deleted_names:
-            self._run("checkout-index", "--force", "--stdin", stdin=deleted_names)

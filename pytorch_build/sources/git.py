@@ -264,15 +264,13 @@ def environment() -> dict[str, str]:
         LC_ALL="C",
         LANGUAGE=None,
     )
-    env = {name: value for name, value in inherited.items() if _is_inherited(name)}
+    env = {
+        name: value
+        for name, value in inherited.items()
+        if not name.startswith("GIT_") or _INHERITED_VARIABLES.match(name)
+    }
     env.setdefault("GIT_SSH_COMMAND", "ssh -o BatchMode=yes -o ConnectTimeout=30")
     return env
-
-
-def _is_inherited(variable: str) -> bool:
-    if not variable.startswith("GIT_"):
-        return True
-    return _INHERITED_VARIABLES.match(variable) is not None
 
 
 # --- Errors -----------------------------------------------------------------------------------

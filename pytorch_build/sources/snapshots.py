@@ -233,7 +233,9 @@ def take_snapshot(tree: Path, store: SnapshotStore) -> Snapshot:
         edited += reading.count_edits(part)
     if reading.facts != last_facts:
         files.write_json(facts_file, reading.facts)
-    return Snapshot(commit=top.commit, tree_hash=reading.whole_tree(), edited=edited)
+    inner_trees = dict(reading.trees)
+    top_tree = inner_trees.pop("")
+    return Snapshot(commit=top.commit, tree_hash=_graft(store, top_tree, inner_trees), edited=edited)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,12 +258,6 @@ class _Reading:
         if name in self.last_facts:
             self.facts[name] = self.last_facts[name]
         return self.facts.get(name)
-
-    def whole_tree(self) -> str:
-        """Return the tree of all files, once all repositories are read."""
-        inner_trees = dict(self.trees)
-        top_tree = inner_trees.pop("")
-        return _graft(self.store, top_tree, inner_trees)
 
     def read_parts(self, part: _Part) -> Iterator[_Part]:
         """Yield a repository and those below it, once the tree of each one's own files is known."""

@@ -14,6 +14,10 @@ from pytorch_build.sources.git import TRANSFER_SECONDS, Repository, git_reason, 
 _MISNAMED = re.compile(
     r"not our ref|did not contain|no submodule mapping|No url found|Unable to find current revision"
 )
+_MISNAMED_HINT = (
+    "The commit that is checked out names a submodule that its repository or .gitmodules lacks. "
+    "Correct the ref or the pin, and run `nox -s resolve` again."
+)
 
 
 def submodules(git: Repository) -> Iterator[Repository]:
@@ -74,7 +78,7 @@ def update_submodules(git: Repository, *, depth: int) -> None:
         except ProcessError as problem:
             raise SourceError(
                 f"The submodules of {git.path} could not be fetched: {git_reason(problem)}",
-                hint=_hint_for(problem),
+                hint=_MISNAMED_HINT if _MISNAMED.search(problem.output) else reach_hint(problem),
             ) from problem
 
 
@@ -92,15 +96,6 @@ def _update(git: Repository, *options: str) -> None:
         *options,
         timeout=TRANSFER_SECONDS,
     )
-
-
-def _hint_for(problem: ProcessError) -> str:
-    if _MISNAMED.search(problem.output):
-        return (
-            "The commit that is checked out names a submodule that its repository or .gitmodules lacks. "
-            "Correct the ref or the pin, and run `nox -s resolve` again."
-        )
-    return reach_hint(problem)
 
 
 def remove_former_submodules(folders: Iterable[Path], git: Repository) -> None:

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core import files
 from core.data import read_text
-from core.errors import FatalError, origin
+from core.errors import EnvironmentSetupError, FatalError, origin
 from pytorch_build.components import COMPONENTS
 from pytorch_build.lock import versions
 from pytorch_build.lock.stored import origins
+from pytorch_build.sdk import find_version
 from pytorch_build.sources import checkout as sources
 from pytorch_build.sources import hipify
 from pytorch_build.sources.copies import TreeCopy
 
 if TYPE_CHECKING:
-    from pytorch_build.build.request import BuildOptions
+    from pytorch_build.build.request import BuildRequest
     from pytorch_build.context import Context
-    from pytorch_build.lock.source_lock import LockedProject, SourceLock
+    from pytorch_build.lock.source_lock import LockedProject
     from pytorch_build.sources.snapshots import Snapshot
 
 # What torch's setup.py requires of a tree without .gitmodules (`get_submodule_folders`).
@@ -121,11 +122,8 @@ class DevelopersTree:
 Tree = ManagedTree | DevelopersTree  # what is built from
 
 
-@contextmanager
-def _build_lock(tree: Path) -> Iterator[None]:
-    lock = tree.parent / f".{tree.name}.build.lock"
-    with files.locked(lock, what=str(tree)):
-        yield
+def _build_lock(tree: Path) -> AbstractContextManager[None]:
+    return files.locked(tree.parent / f".{tree.name}.build.lock", what=str(tree))
 
 
 # --- Finding the tree of a build --------------------------------------------------------------
@@ -162,37 +160,34 @@ def tree_copy(context: Context, project: str, tree: Path) -> TreeCopy:
     return TreeCopy(source=tree.absolute(), path=path, cache=cache)
 
 
-def managed_tree(context: Context, options: BuildOptions, lock: SourceLock, project: str) -> ManagedTree:
-    """Return the managed tree of a project."""
+def managed_tree(request: BuildRequest) -> ManagedTree:
+    """Return the managed tree of what is to be built."""
+    context = request.context
+    project = request.component.name
     return ManagedTree(
-        locked=lock.project(project),
-        version=lock.version(project, gpu=context.gpu),
+        locked=request.lock.project(project),
+        version=request.lock.version(project, gpu=context.gpu),
         path=place(context, project),
-        options=checkout_options(context, options.depth, options.mirrors, project),
+        options=checkout_options(context, request.options.depth, request.options.mirrors, project),
     )
 
 
-def developers_tree(
-    context: Context,
-    tree: Path,
-    project: str,
-    *,
-    rocm_version: str,
-    find_lock: Callable[[], SourceLock],
-) -> DevelopersTree:
+def developers_tree(request: BuildRequest, tree: Path) -> DevelopersTree:
     """Return a developer's tree as it is now, with a version of its own.
 
     The version is the tree's base version, or the lock's where it names none, with the run's suffix and the
     digest of its edits.
     """
+    context = request.context
+    project = request.component.name
     copy = tree_copy(context, project, tree)
     snapshot = copy.snapshot()
     base_version = base_version_of(tree, project)
     if base_version is None:
-        base_version = find_lock().project(project).base_version
+        base_version = request.lock.project(project).base_version
 
     if context.gpu:
-        suffix = versions.version_suffix(rocm_version)
+        suffix = versions.version_suffix(find_version(context, request.options.rocm))
     else:
         suffix = versions.cpu_suffix(context.ref.local_label)
     if snapshot.digest is not None:
@@ -239,45 +234,47 @@ def base_version_of(tree: Path, project: str) -> str | None:
 # --- What a developer's tree lacks ------------------------------------------------------------
 
 
-def find_tree_problems(tree: Path, project: str, env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield what a developer's tree lacks to be built, before anything is copied; each with a hint."""
+def find_tree_problems(tree: Path, project: str, env: Mapping[str, str]) -> Iterator[EnvironmentSetupError]:
+    """Yield what a developer's tree lacks to be built, before anything is copied."""
     if not (tree / ".git").exists():
         return  # what that is, is said by whoever opens it
     setup_files = ("setup.py", "pyproject.toml", "python/setup.py")
     if not any((tree / name).is_file() for name in setup_files):
-        yield (
+        yield EnvironmentSetupError(
             f"{tree} has neither setup.py nor pyproject.toml: there is nothing to build.",
-            "Give the folder of a git checkout of the project.",
+            hint="Give the folder of a git checkout of the project.",
         )
     component = COMPONENTS[project]
     name = component.distribution
     package_folders = (tree / name, tree / "src" / name, tree / "python" / name)
     if not any(folder.is_dir() for folder in package_folders):
-        yield (
+        yield EnvironmentSetupError(
             f"{tree} holds no package {name}, so it is no tree of {project}.",
-            f"It is given to {component.tree_option}; each project has an option of its own.",
+            hint=f"It is given to {component.tree_option}; each project has an option of its own.",
         )
     try:
         base_version_of(tree, project)
     except FatalError as problem:
-        yield problem.message, problem.hint
+        yield EnvironmentSetupError(problem.message, hint=problem.hint)
 
     # As torch's setup.py looks, which has them fetched where they are missing: into the copy.
     if component.requires_submodules and not env.get("USE_SYSTEM_LIBS"):
         missing_paths = list(_missing_submodules(tree, tree))
         if missing_paths:
-            yield (
+            yield EnvironmentSetupError(
                 f"Submodules of {tree} are not initialised: {', '.join(missing_paths)}.",
-                f"Run: git -C {tree} submodule update --init --recursive",
+                hint=f"Run: git -C {tree} submodule update --init --recursive",
             )
 
 
 def _missing_submodules(tree: Path, folder: Path) -> Iterator[str]:
     """Yield the paths of submodules in a tree that have no files, those of submodules included."""
     gitmodules = folder / ".gitmodules"
+    setup_file = tree / "setup.py"
     if gitmodules.is_file():
         paths = _SUBMODULE_PATH.findall(read_text(gitmodules))
-    elif folder == tree and _requires_submodules(tree):
+    elif folder == tree and setup_file.is_file() and "def get_submodule_folders" in read_text(setup_file):
+        # torch's setup.py will not go on without them; the sample's has no such function.
         paths = [f"third_party/{name}" for name in _TORCH_SUBMODULES]
     else:
         return
@@ -288,11 +285,3 @@ def _missing_submodules(tree: Path, folder: Path) -> Iterator[str]:
             yield submodule.relative_to(tree).as_posix()
         else:
             yield from _missing_submodules(tree, submodule)
-
-
-def _requires_submodules(tree: Path) -> bool:
-    """Return whether torch's setup.py will not go on without its submodules; the sample's has none."""
-    setup_file = tree / "setup.py"
-    if not setup_file.is_file():
-        return False
-    return "def get_submodule_folders" in read_text(setup_file)

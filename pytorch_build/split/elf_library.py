@@ -24,6 +24,7 @@ from pytorch_build.split.library import (
     SplitError,
     Wrapper,
     edits_of_wrapper,
+    refused_where_damaged,
 )
 
 if TYPE_CHECKING:
@@ -117,9 +118,11 @@ class ElfLibrary(Library):
         (value,) = ADDRESS.unpack_from(self.data, symbol_offset + _VALUE_IN_SYMBOL)
         return value
 
-    def _without_code(
+    @refused_where_damaged()
+    def without_code(
         self, code: DeviceCode, bundle_indexes: Mapping[int, int], reference: bytes
     ) -> HostLibrary:
+        """Return the library without its device code, by the index of each bundle's offset in it."""
         hole = self._hole(code)
         segments = self._new_segments(hole, len(reference))
         # The new segment holds the program headers and the reference.
@@ -161,7 +164,9 @@ class ElfLibrary(Library):
             section_count=len(sections),
         )
         edits = [(0, HEADER.pack(*header))]
-        edits += _emptied(code, hole)
+        # What device code has of pages that other sections share is filled with zeros.
+        edits.append((code.offset, bytes(hole.start - code.offset)))
+        edits.append((hole.end, bytes(code.end - hole.end)))
         for wrapper in code.wrappers:
             index = bundle_indexes[code.bundle_of(wrapper)]
             edits += edits_of_wrapper(wrapper, index, reference_address)
@@ -267,14 +272,3 @@ def _cut_segment(segment: Segment, hole: Hole) -> list[Segment]:
         memory=segment.memory - memory_before,
     )
     return [before._replace(memory=memory_before), after]
-
-
-def _emptied(
-    code: DeviceCode,
-    hole: Hole,
-) -> list[tuple[int, bytes]]:
-    """Return the edits that fill with zeros what device code has of pages that other sections share."""
-    return [
-        (code.offset, bytes(hole.start - code.offset)),
-        (hole.end, bytes(code.end - hole.end)),
-    ]

@@ -92,12 +92,6 @@ class SplitLayout:
             requirements += self._device_requirements(self.groups_of(gpu))
         return requirements
 
-    def targets_served_by(self, gpu: str) -> list[str]:
-        """Return the targets that need the device wheel of a target or group."""
-        if gpu in self.targets:
-            return [gpu]
-        return [target for target in self.targets if gpu in self.groups_of(target)]
-
     def _device_requirements(self, gpus: Sequence[str]) -> list[str]:
         return [f"{self.device_distribution(gpu)} == {self.version}" for gpu in gpus]
 
@@ -126,12 +120,12 @@ def device_metadata(
     # A licence's text may fill several lines, which a header continues by indenting them.
     message = BytesHeaderParser().parsebytes(host.raw)
     metadata_version = Version(message.get("metadata-version", "2.1"))
-    served_targets = ", ".join(layout.targets_served_by(gpu))
+    served_targets = [target for target in layout.targets if gpu in {target, *layout.groups_of(target)}]
     lines = [
         f"Metadata-Version: {max(metadata_version, _VERSION_WITH_EXTRAS)}",
         f"Name: {layout.device_distribution(gpu)}",
         f"Version: {layout.version}",
-        f"Summary: Device code of {layout.distribution} for {served_targets}",
+        f"Summary: Device code of {layout.distribution} for {', '.join(served_targets)}",
     ]
 
     classifiers: list[str] = []

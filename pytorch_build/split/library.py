@@ -32,10 +32,6 @@ class SplitError(ValueError):
     """A library whose device code cannot be moved. Callers name the file."""
 
 
-class AlreadySplitError(SplitError):
-    """A library whose device code is elsewhere."""
-
-
 @contextmanager
 def refused_where_damaged() -> Iterator[None]:
     """Turn what a damaged library makes its readers raise into a SplitError."""
@@ -177,6 +173,11 @@ class Library(ABC):
         self.sections = sections
         self.image_base = image_base
 
+    @property
+    def is_split(self) -> bool:
+        """Whether its device code is elsewhere."""
+        return self.section(self.REFERENCE) is not None
+
     def section(self, name: str) -> Section | None:
         """Return the first section of a name."""
         for section in self.sections:
@@ -187,8 +188,8 @@ class Library(ABC):
     @refused_where_damaged()
     def device_code(self) -> DeviceCode | None:
         """Return the device code; None where it has none. One whose code was moved is an error."""
-        if self.section(self.REFERENCE) is not None:
-            raise AlreadySplitError("its device code was moved already")
+        if self.is_split:
+            raise SplitError("its device code was moved already")
         code = self.section(self.CODE)
         if code is None or not code.filled:
             return None
@@ -224,17 +225,11 @@ class Library(ABC):
                     raise SplitError(f"a wrapper of its device code does not point to {self.REFERENCE}")
         return bytes(self.data[reference.offset : reference.offset + reference.filled])
 
-    @refused_where_damaged()
+    @abstractmethod
     def without_code(
         self, code: DeviceCode, bundle_indexes: Mapping[int, int], reference: bytes
     ) -> HostLibrary:
         """Return the library without its device code, by the index of each bundle's offset in it."""
-        return self._without_code(code, bundle_indexes, reference)
-
-    @abstractmethod
-    def _without_code(
-        self, code: DeviceCode, bundle_indexes: Mapping[int, int], reference: bytes
-    ) -> HostLibrary: ...
 
     @abstractmethod
     def _relocated(self, wrappers: Sequence[Wrapper], code: Section) -> Sequence[Wrapper]:

@@ -22,6 +22,7 @@ from pytorch_build.split.library import (
     SplitError,
     Wrapper,
     edits_of_wrapper,
+    refused_where_damaged,
 )
 
 if TYPE_CHECKING:
@@ -150,9 +151,11 @@ class PeLibrary(Library):
                     yield page + (relocation & _PLACE_IN_PAGE)
             position += block_size
 
-    def _without_code(
+    @refused_where_damaged()
+    def without_code(
         self, code: DeviceCode, bundle_indexes: Mapping[int, int], reference: bytes
     ) -> HostLibrary:
+        """Return the library without its device code, by the index of each bundle's offset in it."""
         code_index = [section.name for section in self.sections].index(self.CODE)
         code_header = self._header_of(code_index)
         hole = Hole(start=code.offset, length=self.sections[code_index].filled)

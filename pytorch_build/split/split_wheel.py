@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from core import temporary
 from core.archive import DeferredFile, Member
 from core.errors import UsageError, WheelError
-from core.wheel import WheelMetadata, read_metadata, read_wheel_info
+from core.wheel import WheelMetadata, parse_wheel_name, read_metadata, read_wheel_info
 from core.wheel.editor import Additions, assemble_wheel, edit_wheel
 from core.wheel.record import require_listing
 from core.wheel.writer import WheelSpec
@@ -30,7 +30,7 @@ from pytorch_build.split.layout import (
     required_rocm,
     tag_of,
 )
-from pytorch_build.split.take_apart import CodeObject, FatContents, take_apart
+from pytorch_build.split.take_apart import CodeObject, take_apart
 from pytorch_build.split.verify import require_whole
 from rocm_packaging.packages import kpack
 
@@ -49,7 +49,8 @@ class SplitPlan:
         metadata: Its METADATA.
         dist_info: Its ``.dist-info`` folder.
         members: Its files, by name.
-        contents: Its device code, and the libraries that change.
+        libraries: What becomes of the libraries that change, by member.
+        code: Their device code.
         device_files: The members that move to the device wheel of a target or group, by that.
         layout: The wheels that it becomes.
         epoch: The time of all members of these wheels.
@@ -59,7 +60,8 @@ class SplitPlan:
     metadata: WheelMetadata
     dist_info: str
     members: Mapping[str, ZipMember]
-    contents: FatContents
+    libraries: Mapping[str, Path]
+    code: Sequence[CodeObject]
     device_files: Mapping[str, Sequence[str]]
     layout: SplitLayout
     epoch: int
@@ -99,7 +101,7 @@ def split_wheel(
         finished = scratch / "wheels"
         finished.mkdir()
         wheels = write_wheels(plan, finished)
-        require_whole(fat_wheel, wheels, plan.contents.code)
+        require_whole(fat_wheel, wheels, plan.code)
         # Only wheels that passed get their names in the folder.
         return tuple(wheel.replace(output / wheel.name) for wheel in wheels)
 
@@ -121,8 +123,10 @@ def plan_split(
         )
     listing = require_listing(fat_wheel)
     members = listing.by_name
-    contents = take_apart(fat_wheel, scratch, search_paths)
-    device_files = _files_by_gpu(members.keys() - contents.libraries.keys(), contents)
+    package = parse_wheel_name(fat_wheel.name).distribution
+    libraries, code = take_apart(fat_wheel, scratch, search_paths)
+    targets = tuple(sorted({processor(code_object.target) for code_object in code}))
+    device_files = _files_by_gpu(members.keys() - libraries.keys(), package, targets)
 
     if epoch is None:
         modified = members[f"{listing.folder}/METADATA"].modified
@@ -132,13 +136,14 @@ def plan_split(
         metadata=metadata,
         dist_info=listing.folder,
         members=members,
-        contents=contents,
+        libraries=libraries,
+        code=code,
         device_files=device_files,
         layout=SplitLayout(
-            distribution=contents.package,
+            distribution=package,
             version=str(metadata.version),
-            targets=contents.targets,
-            groups=tuple(sorted(device_files.keys() - set(contents.targets))),
+            targets=targets,
+            groups=tuple(sorted(device_files.keys() - set(targets))),
             rocm=rocm,
         ),
         epoch=epoch,
@@ -147,14 +152,15 @@ def plan_split(
 
 def _files_by_gpu(
     members: Collection[str],
-    contents: FatContents,
+    package: str,
+    targets: Collection[str],
 ) -> dict[str, list[str]]:
-    inside = f"{contents.package}/"
+    inside = f"{package}/"
     files: dict[str, list[str]] = {}
     for name in sorted(members):
         if not name.startswith(inside):
             continue
-        gpu = gpu_of_file(name.removeprefix(inside), contents.targets)
+        gpu = gpu_of_file(name.removeprefix(inside), targets)
         if gpu is not None:
             files.setdefault(gpu, []).append(name)
     return files
@@ -168,12 +174,12 @@ def write_wheels(plan: SplitPlan, folder: Path) -> list[Path]:
 
 def _write_host(plan: SplitPlan, folder: Path) -> Path:
     # Libraries without device code, which get another search path alone, come first.
-    with_device_code = {code_object.member for code_object in plan.contents.code}
-    libraries = [name for name in sorted(plan.contents.libraries) if name not in with_device_code]
+    with_device_code = {code_object.member for code_object in plan.code}
+    libraries = [name for name in sorted(plan.libraries) if name not in with_device_code]
     libraries += sorted(with_device_code)
     new_members: list[Member] = []
     for name in libraries:
-        path = plan.contents.libraries[name]
+        path = plan.libraries[name]
         new_members.append(Member(name=name, source=path, executable=plan.members[name].is_executable))
     dropped: set[str] = set()
     for names in plan.device_files.values():
@@ -204,9 +210,9 @@ def _write_device_wheel(
         purelib=read_wheel_info(plan.fat_wheel).root_is_purelib,
     )
     members: list[Member] = []
-    code = [code_object for code_object in plan.contents.code if processor(code_object.target) == gpu]
+    code = [code_object for code_object in plan.code if processor(code_object.target) == gpu]
     if code:
-        members.append(_kernel_archive(plan.contents.package, gpu, code, folder))
+        members.append(_kernel_archive(plan.layout.distribution, gpu, code, folder))
 
     copied_names = {name: name for name in plan.device_files.get(gpu, ())}
     copied_names.update(license_members(plan.members, plan.dist_info, spec.info))

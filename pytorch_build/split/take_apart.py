@@ -25,7 +25,7 @@ from core.wheel.record import Tap, verify_record
 from pytorch_build.check.bundles import Bundle, BundleError, code_objects, read_bundles
 from pytorch_build.check.device_code import mapped, processor
 from pytorch_build.split.elf_library import ElfLibrary
-from pytorch_build.split.library import AlreadySplitError, SplitError, refused_where_damaged
+from pytorch_build.split.library import SplitError, refused_where_damaged
 from pytorch_build.split.pe_library import PeLibrary
 from rocm_packaging.packages import kpack
 
@@ -69,20 +69,6 @@ class CodeObject:
             return stream.read(self.length)
 
 
-@dataclass(frozen=True, kw_only=True)
-class FatContents:
-    """What a fat wheel is made of: its package, its changed libraries by member, and their device code."""
-
-    package: str
-    libraries: Mapping[str, Path]
-    code: tuple[CodeObject, ...]
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The gfx targets that it has code for, without features, sorted."""
-        return tuple(sorted({processor(code_object.target) for code_object in self.code}))
-
-
 def open_library(path: Path) -> Library:
     """Parse a library of Linux or Windows; raise SplitError where it is damaged."""
     with refused_where_damaged():
@@ -95,8 +81,10 @@ def take_apart(
     wheel: Path,
     scratch: Path,
     search_paths: Mapping[str, Sequence[str]],
-) -> FatContents:
+) -> tuple[Mapping[str, Path], tuple[CodeObject, ...]]:
     """Read a fat wheel once, and put what the new wheels will be made of into a folder.
+
+    Return its changed libraries, by member, and their device code.
 
     Libraries among `search_paths` (by member) get that search path before anything else.
     """
@@ -126,11 +114,7 @@ def take_apart(
             f"{wheel.name} holds no device code that could be moved.",
             hint="Split a wheel of torch or torchvision that was built for GPUs.",
         )
-    return FatContents(
-        package=package,
-        libraries=reader.libraries,
-        code=tuple(sorted(reader.code)),
-    )
+    return reader.libraries, tuple(sorted(reader.code))
 
 
 class _LibraryReader:
@@ -157,8 +141,6 @@ class _LibraryReader:
         """Take one library apart; the file is gone afterwards."""
         try:
             self._take_apart(member, file)
-        except AlreadySplitError:
-            self.split_members.append(member)
         except (SplitError, BundleError, kpack.KpackError) as problem:
             self.problems.append(f"{member}: {problem}.")
 
@@ -169,6 +151,9 @@ class _LibraryReader:
             rpath.rewrite(file, self._search_paths[member])
 
         library = open_library(file)
+        if library.is_split:
+            self.split_members.append(member)
+            return
         device_code = library.device_code()
         if device_code is None:
             if member in self._search_paths:

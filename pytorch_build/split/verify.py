@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
 _MOST_PROBLEMS = 5
+# A code object as kernel archives name it: its library and index, its gfx target, the digest of its bytes.
+_Kernel: TypeAlias = tuple[str, str, str]
 
 
 def require_whole(
@@ -52,15 +53,6 @@ def require_whole(
             f"The wheels made of {fat_wheel.name} differ from it:\n{shown_problems}",
             hint="Keep the fat wheel (--no-split), and report it.",
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Kernel:
-    """A code object by what kernel archives say of it: its library and index, and its gfx target."""
-
-    binary: str
-    target: str
-    sha256: str
 
 
 class _WheelReader:
@@ -125,13 +117,7 @@ def _read_kernels(file: Path) -> set[_Kernel]:
         kernels: set[_Kernel] = set()
         for kernel in kernel_by_place.values():
             digest = hashlib.sha256(archive.content(stream, kernel)).hexdigest()
-            kernels.add(
-                _Kernel(
-                    binary=kernel.binary,
-                    target=kernel.target,
-                    sha256=digest,
-                )
-            )
+            kernels.add((kernel.binary, kernel.target, digest))
     return kernels
 
 
@@ -152,19 +138,13 @@ def _compare_code(
     """Compare the code objects of the fat wheel with those of the kernel archives."""
     expected: set[_Kernel] = set()
     for code_object in code:
-        expected.add(
-            _Kernel(
-                binary=code_object.binary(package),
-                target=code_object.target,
-                sha256=code_object.sha256,
-            )
-        )
-    for kernel in expected - reader.kernels:
-        yield f"The code of {kernel.binary} for {kernel.target} is in no archive."
-    for kernel in reader.kernels - expected:
-        yield f"The code of {kernel.binary} for {kernel.target} is not what the fat wheel held."
+        expected.add((code_object.binary(package), code_object.target, code_object.sha256))
+    for binary, target, _digest in expected - reader.kernels:
+        yield f"The code of {binary} for {target} is in no archive."
+    for binary, target, _digest in reader.kernels - expected:
+        yield f"The code of {binary} for {target} is not what the fat wheel held."
 
-    libraries = {kernel.binary.rpartition("#")[0] for kernel in expected}
+    libraries = {binary.rpartition("#")[0] for binary, _target, _digest in expected}
     for library in libraries - reader.libraries:
         yield f"{library} does not say where its code is."
 

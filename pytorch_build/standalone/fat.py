@@ -219,7 +219,7 @@ def _machine(platform: Platform, system_libraries: Sequence[str]) -> Machine:
             has=lambda name: origin(name, policy.windows) not in {None, "debug"},
             has_search_paths=False,
         )
-    promised = (*policy.system_libraries, *load_table().system.linux, *system_libraries)
+    promised = (*policy.system_libraries, *load_table().linux_libraries, *system_libraries)
     return Machine(promised=promised, usual=policy.machine_libraries)
 
 

@@ -41,17 +41,11 @@ class Row(Model):
     data: tuple[str, ...] = ()
 
 
-class System(Model):
-    """Patterns of library names that a machine has, besides what the checks' policy says."""
-
-    linux: tuple[str, ...]
-
-
 class Table(Model):
-    """The whole table."""
+    """The whole table; `linux_libraries` are those of a machine, besides what the checks' policy says."""
 
     label: str
-    system: System
+    linux_libraries: tuple[str, ...]
     library: tuple[Row, ...]
 
 
@@ -286,7 +280,8 @@ class BundleBuilder:
                     if read_file.root != file.root or not serves_targets(path, self.targets):
                         continue
                     self._data[read_file.path_in_bundle] = read_file
-                    if _is_program(path):
+                    is_in_bin = posixpath.dirname(path) == "bin"
+                    if is_in_bin and not path.endswith((".dat", ".db")):
                         programs.append(read_file)
         return programs
 
@@ -333,11 +328,6 @@ def _distance_from_top(file: RocmFile) -> tuple[int, str]:
     """Return what files of one name are sorted by: the nearest to the top, then by path."""
     depth = file.path_in_package.count("/")
     return depth, file.path_in_bundle
-
-
-def _is_program(path: str) -> bool:
-    is_in_bin = posixpath.dirname(path) == "bin"
-    return is_in_bin and not path.endswith((".dat", ".db"))
 
 
 def serves_targets(path: str, targets: Sequence[str]) -> bool:

@@ -53,11 +53,6 @@ class Portability:
     binaries: Mapping[str, Binary]
     """The wheel's own, by member name."""
 
-    def users_of(self, library: str) -> list[str]:
-        """Return the members that need a library."""
-        users = [member for member, binary in self.binaries.items() if library in binary.needed]
-        return sorted(users)
-
 
 @dataclass(frozen=True, kw_only=True)
 class RepairedWheel:
@@ -245,9 +240,9 @@ def _require_graftable(
 def _libraries_with_users(portability: Portability, libraries: Iterable[str]) -> str:
     descriptions: list[str] = []
     for library in libraries:
-        shown_users = portability.users_of(library)[:_SHOWN_USERS]
-        users = ", ".join(shown_users) or "another of them"
-        descriptions.append(f"{library} (for {users})")
+        users = sorted(member for member, binary in portability.binaries.items() if library in binary.needed)
+        shown_users = ", ".join(users[:_SHOWN_USERS]) or "another of them"
+        descriptions.append(f"{library} (for {shown_users})")
     return ", ".join(descriptions)
 
 
@@ -303,8 +298,12 @@ def plan_patches(
     external library and is installed where no fixed path leads to it.
     """
     folder = f"{distribution}.libs"
-    # A file may be named by a path, too, which is that of one machine.
-    grafted_names = {name: _grafted_name(name, path) for name, path in external.items()}
+    # ``libfoo.so.1`` becomes ``libfoo-01234567.so.1``; a file may also be named by the path of one machine.
+    grafted_names: dict[str, str] = {}
+    for name, path in external.items():
+        stem, dot, suffixes = posixpath.basename(name).partition(".")
+        digest = files.sha256(path)[:_DIGEST_IN_NAME]
+        grafted_names[name] = f"{stem}-{digest}{dot}{suffixes}"
 
     patches: dict[str, Patch] = {}
     for name, path in sorted(external.items()):
@@ -338,13 +337,6 @@ def plan_patches(
                 search=tuple(dict.fromkeys(search)),
             )
     return tuple(patches.values())
-
-
-def _grafted_name(name: str, path: Path) -> str:
-    """Return what a library is called in the wheel: ``libfoo.so.1`` becomes ``libfoo-01234567.so.1``."""
-    stem, dot, suffixes = posixpath.basename(name).partition(".")
-    digest = files.sha256(path)[:_DIGEST_IN_NAME]
-    return f"{stem}-{digest}{dot}{suffixes}"
 
 
 def _renamed_needs(
@@ -427,11 +419,11 @@ def _apply(patch: Patch, target: Path) -> None:
 
     with target.open("rb") as stream:
         facts = elf.read_needs(stream, patch.member)
-    if facts is None or not _is_as_planned(facts, patch):
+    is_as_planned = (
+        facts is not None
+        and set(patch.renamed.values()) <= set(facts.needed)
+        and patch.soname in {"", facts.soname}
+        and facts.search == patch.search
+    )
+    if not is_as_planned:
         raise BuildError(f"patchelf did not leave {patch.member} as it is to be.")
-
-
-def _is_as_planned(facts: elf.ElfFacts, patch: Patch) -> bool:
-    has_needs = set(patch.renamed.values()) <= set(facts.needed)
-    has_soname = patch.soname in {"", facts.soname}
-    return has_needs and has_soname and facts.search == patch.search

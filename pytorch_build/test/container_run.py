@@ -95,7 +95,9 @@ def command(
         "USER": "tests",
         **_cache_variables(session.root),
     }
-    passed_names = [name for name in session.present if _is_passed(name)]
+    passed_names = [
+        name for name in session.present if name in HIDING or _PASSED_VARIABLES.fullmatch(name) is not None
+    ]
     options = _device_options(engine, session, devices)
     engine_command = container.engine_command(
         engine,
@@ -111,11 +113,6 @@ def command(
         "-euc",
         _script(session),
     )
-
-
-def _is_passed(name: str) -> bool:
-    """Return whether a variable of the machine's is set in the container, too."""
-    return name in HIDING or _PASSED_VARIABLES.fullmatch(name) is not None
 
 
 def _device_options(

@@ -124,7 +124,11 @@ def run_file(file: TestFile, settings: RunSettings, *, name: str | None = None) 
     started = time.monotonic()
     end = started + settings.limits.file_seconds
     name = name or log_name(file.file)
-    _remove_earlier_files(settings, name)
+    # What an earlier run left would be taken for this one's.
+    shutil.rmtree(settings.folder / name, ignore_errors=True)
+    for log in _logs(settings, name):
+        log.unlink()
+
     if file.runner == "script":
         return _run_script(file, settings, name)
 
@@ -143,30 +147,23 @@ def run_file(file: TestFile, settings: RunSettings, *, name: str | None = None) 
         jobs=len(launchers),
     )
 
-    judged_runs = [judged_run for judged_runs in series for judged_run in judged_runs]
+    all_results = [results for results_of_launcher in series for results in results_of_launcher]
     if existing is None:
-        existing = judged_runs[0].run.existing
+        existing = all_results[0].run.existing
     return FileRun(
         file=file.file,
-        cases=_merge_cases(judged_runs, existing, settings.rules),
+        cases=_merge_cases(all_results, existing, settings.rules),
         existing=existing,
         seconds=time.monotonic() - started,
-        processes=len(judged_runs),
+        processes=len(all_results),
         logs=_logs(settings, name),
-        matched_rules=_matched_rules(judged_runs),
+        matched_rules=_matched_rules(all_results),
     )
 
 
 def log_name(file: str) -> str:
     """Name a file's log: ``test/dynamo/test_misc.py`` is ``dynamo.test_misc``."""
     return file.removeprefix("test/").removesuffix(".py").replace("/", ".")
-
-
-def _remove_earlier_files(settings: RunSettings, name: str) -> None:
-    """Remove what an earlier run left, which would be taken for this one's."""
-    shutil.rmtree(settings.folder / name, ignore_errors=True)
-    for log in _logs(settings, name):
-        log.unlink()
 
 
 def _logs(settings: RunSettings, name: str) -> tuple[Path, ...]:
@@ -368,41 +365,31 @@ def _launchers_of_workers(launcher: _Launcher, existing: frozenset[str]) -> Sequ
     return launchers
 
 
-@dataclass(frozen=True, kw_only=True)
-class _JudgedRun:
-    """A process that has ended, and its results."""
-
-    run: ProcessRun
-    results: Results
-
-
-def _run_series(launcher: _Launcher) -> Sequence[_JudgedRun]:
+def _run_series(launcher: _Launcher) -> Sequence[Results]:
     """Run pytest, and where its process dies again, without the tests that have a result."""
     file = launcher.file
     limits = launcher.settings.limits
     excluded = set(launcher.excluded)
-    judged_runs: list[_JudgedRun] = []
+    all_results: list[Results] = []
     while True:
-        run = launcher.run_pytest(str(len(judged_runs) + 1), excluded)
+        run = launcher.run_pytest(str(len(all_results) + 1), excluded)
         results = results_of(
             file.file,
             run,
             test_seconds=limits.test_seconds,
             may_be_empty=launcher.settings.selects or bool(excluded),
         )
-        judged_runs.append(_JudgedRun(run=run, results=results))
+        all_results.append(results)
 
         # Upstream's runner goes on by itself.
         if not results.broke_off or not run.unreached or file.runner != "pytest":
-            return judged_runs
-        if len(judged_runs) > limits.restarts:
-            console.warn(f"{file.file}: given up after {len(judged_runs)} processes that died.")
-            return judged_runs
-        if time.monotonic() >= launcher.end:
-            return judged_runs
+            return all_results
+        if len(all_results) > limits.restarts:
+            console.warn(f"{file.file}: given up after {len(all_results)} processes that died.")
+            return all_results
         named_tests = {case.test for case in results.cases}
-        if named_tests <= excluded:
-            return judged_runs
+        if named_tests <= excluded or time.monotonic() >= launcher.end:
+            return all_results
         excluded |= named_tests
         console.say(f"{file.file}: its process died; {len(run.unreached)} tests go on in another one.")
 
@@ -411,13 +398,13 @@ def _run_series(launcher: _Launcher) -> Sequence[_JudgedRun]:
 
 
 def _merge_cases(
-    judged_runs: Sequence[_JudgedRun], existing: Collection[str] | None, rules: Sequence[AppliedRule]
+    all_results: Sequence[Results], existing: Collection[str] | None, rules: Sequence[AppliedRule]
 ) -> tuple[Case, ...]:
     """Return one result for each test, with the rule that explains it."""
     rule_by_name = {rule.name: rule for rule in rules}
     cases: dict[str, Case] = {}
-    for judged_run in judged_runs:
-        for case in judged_run.results.cases:
+    for results in all_results:
+        for case in results.cases:
             # Arguments may add tests of other files, which do not count.
             is_of_file = existing is None or case.test in existing or "::" not in case.test
             if not (is_of_file or case.failing):
@@ -427,10 +414,10 @@ def _merge_cases(
     return tuple(replace(case, rule=explanation_by_rule(case, rule_by_name)) for case in cases.values())
 
 
-def _matched_rules(judged_runs: Sequence[_JudgedRun]) -> frozenset[str]:
+def _matched_rules(all_results: Sequence[Results]) -> frozenset[str]:
     """Return the rules that take a test of the file."""
     names: set[str] = set()
-    for judged_run in judged_runs:
-        for events in judged_run.run.events:
+    for results in all_results:
+        for events in results.run.events:
             names.update(name for name, tests in events.rules.items() if tests)
     return frozenset(names)

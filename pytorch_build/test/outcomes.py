@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from core import console, process
 from core.junit import OUTCOMES, Case, Outcome, clean, cut, first_line, worst
 from pytorch_build.check import some
-from pytorch_build.test.results import last_attempt
+from pytorch_build.test.results import last_attempts
 
 if TYPE_CHECKING:
     from core.process import Ending
@@ -84,6 +84,7 @@ class ProcessRun:
 class Results:
     """The results of a process; `broke_off` says whether it ended before pytest was done."""
 
+    run: ProcessRun
     cases: tuple[Case, ...]
     broke_off: bool = False
 
@@ -99,35 +100,19 @@ def results_of(
     cases = _cases_of_tests(file, run.events)
     failure = _failure_of_process(run, cases, test_seconds)
     if failure is not None:
-        test = _running_test(run.events) or file
-        cases[test] = _case_of_failure(
-            file,
-            test,
-            run,
-            failure,
-        )
-        return Results(
-            cases=tuple(cases.values()),
-            broke_off=True,
-        )
+        running_tests = [events.running for events in run.events if events.running is not None]
+        test = running_tests[0] if running_tests else file
+        cases[test] = _case_of_failure(file, test, run, failure)
+        return Results(run=run, cases=tuple(cases.values()), broke_off=True)
 
     repeated = _repeated_tests(run.events)
     if repeated:
         failure = _Failure("error", f"{some(repeated)} ended more than once")
-        cases[file] = _case_of_failure(
-            file,
-            file,
-            run,
-            failure,
-        )
     elif not cases and not may_be_empty:
-        cases[file] = _case_of_failure(
-            file,
-            file,
-            run,
-            _Failure("error", "no test ran"),
-        )
-    return Results(cases=tuple(cases.values()))
+        failure = _Failure("error", "no test ran")
+    if failure is not None:
+        cases[file] = _case_of_failure(file, file, run, failure)
+    return Results(run=run, cases=tuple(cases.values()))
 
 
 def result_of_script(
@@ -170,17 +155,10 @@ def _cases_of_tests(file: str, processes: Sequence[Events]) -> dict[str, Case]:
     """Return a result for each test; where upstream's runner ran one several times, the worst counts."""
     cases_of_test: dict[str, list[Case]] = {}
     for events in processes:
-        for case in _cases_of_process(file, events):
+        attempts = [_case_of_attempt(file, result) for result in events.results if result.outcome != "unrun"]
+        for case in last_attempts(attempts):
             cases_of_test.setdefault(case.test, []).append(case)
     return {test: worst(cases) for test, cases in cases_of_test.items()}
-
-
-def _cases_of_process(file: str, events: Events) -> Sequence[Case]:
-    attempts_of: dict[str, list[Case]] = {}
-    for result in events.results:
-        if result.outcome != "unrun":
-            attempts_of.setdefault(result.test, []).append(_case_of_attempt(file, result))
-    return [last_attempt(attempts) for attempts in attempts_of.values()]
 
 
 def _case_of_attempt(file: str, result: Ended) -> Case:
@@ -245,13 +223,6 @@ def _case_of_failure(
         line=failure.line,
         text=cut(clean(run.output)),
     )
-
-
-def _running_test(processes: Sequence[Events]) -> str | None:
-    for events in processes:
-        if events.running is not None:
-            return events.running
-    return None
 
 
 def _failure_of_process(

@@ -9,7 +9,7 @@ among them; ``details.report`` is the report, whose digest is checked again.
 of the totals. Records of older and later versions may hold more.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Self
 
@@ -248,7 +248,9 @@ def why_out_of_date(record: Record, group_records: Iterable[Record]) -> str:
         for file in other_record.files:
             digests_of_run[file.name] = file.sha256
         if _is_of_build(other_record) and _is_beside(other_record, record):
-            required_names.update(_component_files(other_record))
+            # A build may have left more than its wheels.
+            wheels = [file for file in other_record.files if file.distribution in distributions()]
+            required_names.update(file.name for file in wheels)
 
     tested_files = inputs.tested_files
     different_names = required_names - tested_files.keys()
@@ -264,13 +266,6 @@ def why_out_of_date(record: Record, group_records: Iterable[Record]) -> str:
         return ""
     listing = ", ".join(sorted(different_names))
     return f"out of date: it ran on other bytes than the run has of {listing}"
-
-
-def _component_files(build: Record) -> Iterator[str]:
-    """Yield the names of a build's wheels, without what else it may have left."""
-    for file in build.files:
-        if file.distribution in distributions():
-            yield file.name
 
 
 def _is_of_build(record: Record) -> bool:

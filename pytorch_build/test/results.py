@@ -154,7 +154,7 @@ class Tested:
 def last_attempt(attempts: Sequence[Case]) -> Case:
     """Return one result for all attempts at a test, in their order: flaky if it failed and then passed."""
     result = attempts[-1]
-    failure = _first_failure(attempts)
+    failure = next((case for case in attempts if case.failing), None)
     if failure is not None and result.outcome == "passed":
         result = replace(
             result,
@@ -172,13 +172,6 @@ def last_attempt(attempts: Sequence[Case]) -> Case:
         attempt_count += case.attempts
         seconds += case.seconds
     return replace(result, attempts=attempt_count, seconds=seconds)
-
-
-def _first_failure(attempts: Sequence[Case]) -> Case | None:
-    for case in attempts:
-        if case.failing:
-            return case
-    return None
 
 
 def last_attempts(cases: Iterable[Case]) -> Sequence[Case]:
@@ -256,9 +249,14 @@ def merge_reports(reports: Iterable[Report]) -> tuple[Tested, ...]:
     merged_results: list[Tested] = []
     for origin in sorted(reports_of):
         tested = merge_shards(origin, reports_of[origin])
-        gaps = _find_gaps(tested, [report.document for report in reports_of[origin]])
-        problems = (*tested.problems, *gaps)
-        merged_results.append(replace(tested, problems=problems))
+        documents = [report.document for report in reports_of[origin]]
+        # The files that were to run and the tests that exist, compared with the results of all shards.
+        gaps = [*gaps_of_files(documents), *_gaps_of_tests(documents)]
+        unexplained = unexplained_cases(tested.results, tested.properties)
+        if unexplained:
+            example = failure_line(unexplained[0])
+            gaps.append(f"{len(unexplained)} tests were {UNEXPLAINED}, such as {example}")
+        merged_results.append(replace(tested, problems=(*tested.problems, *gaps)))
     return tuple(merged_results)
 
 
@@ -384,15 +382,6 @@ def _shard_problems(by_shard: Mapping[Shard | None, Sequence[Report]]) -> list[s
 # What has no result
 
 
-def _find_gaps(tested: Tested, documents: Sequence[Document]) -> Sequence[str]:
-    """Compare the files that were to run and the tests that exist with the results of all shards."""
-    return [
-        *gaps_of_files(documents),
-        *_gaps_of_tests(documents),
-        *_gaps_of_reasons(tested.results, tested.properties),
-    ]
-
-
 def gaps_of_files(documents: Sequence[Document]) -> Sequence[str]:
     """Find files that were to run and that no report has."""
     file_lists = {document.properties.get(FILES) for document in documents}
@@ -438,15 +427,6 @@ def _gaps_of_tests(documents: Sequence[Document]) -> list[str]:
             existing = " or ".join(sorted(counts_of_file))
             gaps.append(f"{file} has {existing} tests, and {reported} are reported")
     return gaps
-
-
-def _gaps_of_reasons(cases: Sequence[Case], properties: Mapping[str, str]) -> list[str]:
-    """Find tests that were skipped, or tried again, for no reason that is known."""
-    unexplained = unexplained_cases(cases, properties)
-    if not unexplained:
-        return []
-    example = failure_line(unexplained[0])
-    return [f"{len(unexplained)} tests were {UNEXPLAINED}, such as {example}"]
 
 
 def unexplained_cases(cases: Sequence[Case], properties: Mapping[str, str]) -> Sequence[Case]:

@@ -121,20 +121,12 @@ def plan(test_files: Iterable[str], durations: Durations, count: int) -> Plan:
 def _expected_durations(names: Sequence[str], durations: Durations) -> Mapping[str, FileDuration]:
     """Return what files take: of unknown ones the median of the known, of those that run if there are any."""
     recorded = {name: durations.files[name] for name in names if name in durations.files}
-    typical = _typical_duration(list((recorded or durations.files).values()))
-    return {name: recorded.get(name, typical) for name in names}
-
-
-def _typical_duration(durations: Sequence[FileDuration]) -> FileDuration:
-    """Return the medians."""
-    if not durations:
-        return FileDuration(seconds=1.0)
-    seconds = [duration.seconds for duration in durations]
-    starting = [duration.starting for duration in durations]
-    return FileDuration(
-        seconds=median(seconds),
-        starting=median(starting),
+    known = list((recorded or durations.files).values()) or [FileDuration(seconds=1.0)]
+    typical = FileDuration(
+        seconds=median(duration.seconds for duration in known),
+        starting=median(duration.starting for duration in known),
     )
+    return {name: recorded.get(name, typical) for name in names}
 
 
 def show(plan: Plan, this_shard: Shard) -> None:

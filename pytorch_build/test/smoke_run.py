@@ -27,6 +27,8 @@ from pytorch_build.test.summary import list_outcomes
 
 if TYPE_CHECKING:
     from core.env import Interpreter
+    from core.env.installer import Install
+    from core.run.stage import Stage
     from pytorch_build.context import Context
     from pytorch_build.test.gpus import Assignment
     from pytorch_build.test.tested_packages import TestedPackages
@@ -44,13 +46,19 @@ _WITHOUT_CHOICE: Mapping[str, str | None] = {
 
 @dataclass(frozen=True, kw_only=True)
 class SmokeRun:
-    """Smoke tests that are run: of which packages, in which environment, on which GPU."""
+    """Smoke tests that are run: of which packages, in which environment, on which GPU.
+
+    `tools` are installed beside the packages. A record of the `stage` with the same `inputs` means no change.
+    """
 
     context: Context
     target: Interpreter
     packages: TestedPackages
     gpu: Assignment
     pytest_arguments: tuple[str, ...]
+    stage: Stage
+    inputs: Mapping[str, Any]
+    tools: Sequence[Install]
 
 
 def test_files() -> Mapping[str, str]:
@@ -95,8 +103,7 @@ def run_smoke_tests(run: SmokeRun) -> Mapping[str, Any]:
         reason = ""
         if case.outcome == "skipped":
             reason = _known_reason(case.line, context, versions)
-        file = _file_of(case.test)
-        cases.append(replace(case, file=file, rule=reason))
+        cases.append(replace(case, file=case.test.partition("::")[0], rule=reason))
 
     report = _report_of(run, cases, collection)
     details = reports.put_report(
@@ -109,11 +116,6 @@ def run_smoke_tests(run: SmokeRun) -> Mapping[str, Any]:
     reports.require_passed(report, hint=f"Again, with pytest's arguments at the end: {command}")
     console.done(f"test_smoke: {list_outcomes(counts(cases))}")
     return details
-
-
-def _file_of(test: str) -> str:
-    """Return the file of a test, by its id."""
-    return test.partition("::")[0]
 
 
 # What the tests are told
@@ -209,7 +211,7 @@ def _report_of(
         seconds[case.file] += case.seconds
 
     suites: dict[str, Suite] = {}
-    test_counts = Counter(map(_file_of, sorted(collection.existing or ())))
+    test_counts = Counter(test.partition("::")[0] for test in sorted(collection.existing or ()))
     for file, count in test_counts.items():
         properties: dict[str, str] = {}
         # A file that cannot be collected has tests, too, and their number is unknown.

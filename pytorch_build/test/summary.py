@@ -78,16 +78,9 @@ def report_data(run_id: str, results: Sequence[Tested]) -> ReportData:
     """Return all results of a run as data."""
     return ReportData(
         run_id=run_id,
-        passed=_is_pass(results),
+        passed=bool(results) and all(tested.passed for tested in results),
         tests=tuple(map(_group_entry, results)),
     )
-
-
-def _is_pass(results: Sequence[Tested]) -> bool:
-    """Return whether all results are those of a pass; no result is none."""
-    if not results:
-        return False
-    return all(tested.passed for tested in results)
 
 
 def _group_entry(tested: Tested) -> GroupEntry:

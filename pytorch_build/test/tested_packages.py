@@ -299,7 +299,8 @@ def _staged_packages(
 
     files: list[Candidate] = []
     for distribution, version in versions.items():
-        wheels = _files_of_version(candidates, distribution, version)
+        named_files = [file for file in candidates if file.distribution == distribution]
+        wheels = [file for file in named_files if origin.is_version(file, version)]
         # A release may leave out what nothing else is built on. Promotion asks whether a set is whole.
         if not wheels and _is_needed_to_build_others(distribution):
             raise source.missing_error(f"{distribution} {version} for Python {target.series}")
@@ -316,15 +317,6 @@ def _staged_packages(
         prebuilt_requirements=_prebuilt_requirements(context),
         description=source.description,
     )
-
-
-def _files_of_version(
-    files: Sequence[Candidate],
-    distribution: str,
-    version: str,
-) -> Sequence[Candidate]:
-    named_files = [file for file in files if file.distribution == distribution]
-    return [file for file in named_files if origin.is_version(file, version)]
 
 
 def _require_lock(context: Context) -> SourceLock:

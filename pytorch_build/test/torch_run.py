@@ -6,6 +6,7 @@ import datetime as dt
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,15 +133,10 @@ def perform_tests(
 ) -> None:
     """Run a shard, keep its report, logs and record; do nothing where the same was tested before."""
     shard_run = _shard_run(bench, request)
-
-    def run_and_report() -> StageResult:
-        return StageResult(files=(), details=_run_and_report(shard_run))
-
-    stage = reports.unless_incomplete(shard_run.stage)
     perform(
-        stage,
+        reports.unless_incomplete(shard_run.stage),
         {**inputs, **_recorded_inputs(shard_run)},
-        run_and_report,
+        partial(_run_and_report, shard_run),
     )
 
 
@@ -314,8 +310,8 @@ def _recorded_inputs(shard_run: _ShardRun) -> Mapping[str, Any]:
 # Running it
 
 
-def _run_and_report(shard_run: _ShardRun) -> Mapping[str, Any]:
-    """Run a shard, and file its report; return the details for the record."""
+def _run_and_report(shard_run: _ShardRun) -> StageResult:
+    """Run a shard, and file its report; return what the record says of it."""
     request = shard_run.request
     stage = shard_run.stage
     if request.shard.count > 1:
@@ -347,7 +343,7 @@ def _run_and_report(shard_run: _ShardRun) -> Mapping[str, Any]:
     outcomes = counts(report.document.cases)
     passed = outcomes["passed"] + outcomes["flaky"]
     console.done(f"{stage.name}: {passed} passed")
-    return details
+    return StageResult(files=(), details=details)
 
 
 def _run_files(shard_run: _ShardRun, scratch: Path) -> Sequence[FileRun]:
@@ -498,12 +494,10 @@ def _warn_of_silent_rules(shard_run: _ShardRun, runs: Sequence[FileRun]) -> None
 def _store_logs(stage: Stage, folder: Path) -> None:
     """Keep the logs of the files among the run's outputs."""
     prefix = f"{stage.outputs.logs_prefix(stage.artifact_group)}/{stage.log.stem}"
-
-    def store_log(path: Path) -> None:
-        stage.store.put_bytes(f"{prefix}/{path.name}", _shortened_log(path))
-
-    paths = [path for path in folder.glob("*") if path.is_file()]
-    parallel.map_in_threads(store_log, sorted(paths))
+    paths = sorted(path for path in folder.glob("*") if path.is_file())
+    parallel.map_in_threads(
+        lambda path: stage.store.put_bytes(f"{prefix}/{path.name}", _shortened_log(path)), paths
+    )
 
 
 def _shortened_log(path: Path) -> bytes:

@@ -411,7 +411,13 @@ def choose_files(
         patterns = step.all_files if gpu or include else step.files
         for module in _matching_modules(patterns, modules):
             # Of two steps the first one counts.
-            files.setdefault(module, _test_file(module, step))
+            test_file = TestFile(
+                file=_path_of(module),
+                runner=step.runner,
+                arguments=step.arguments,
+                parallel=module in step.parallel,
+            )
+            files.setdefault(module, test_file)
 
     if include:
         included_files: dict[str, TestFile] = {}
@@ -425,16 +431,6 @@ def choose_files(
 
 def _path_of(module: str) -> str:
     return f"{TESTS}/{module}.py"
-
-
-def _test_file(module: str, step: Step) -> TestFile:
-    """Return how a module runs in a step."""
-    return TestFile(
-        file=_path_of(module),
-        runner=step.runner,
-        arguments=step.arguments,
-        parallel=module in step.parallel,
-    )
 
 
 def _require_modules(

@@ -14,9 +14,9 @@ from core.run import stage, this_platform
 from core.run.job_files import set_outputs
 from core.status import Pending, Status
 from pytorch_build.build import machine
-from pytorch_build.build.build import Work, perform, work_of
+from pytorch_build.build.build import Work, perform
 from pytorch_build.build.cache import KINDS, CompilerCache, require_store
-from pytorch_build.build.find_materials import Assumptions, find_materials
+from pytorch_build.build.find_work import Assumptions, find_work
 from pytorch_build.build.request import BuildOptions, BuildRequest, request_build
 from pytorch_build.components import COMPONENTS, find_component
 from pytorch_build.context import add_source_options, context, mirrors_from
@@ -144,6 +144,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Build the wheel, unless nothing has changed."""
     component = find_component(arguments.project)
     common = common_from(arguments)
+    if arguments.json and not common.dry_run:
+        raise UsageError("--json has no effect without --dry-run.", hint="Add --dry-run.")
     target = require(common.python)
     if arguments.container:
         _run_in_container(arguments, target, common)
@@ -155,11 +157,12 @@ def run(arguments: argparse.Namespace) -> None:
         )
 
     request = _request_from(arguments, common, target)
+    _warn_of_left_out_targets(request)
     if common.dry_run:
         _dry_run(request, as_json=arguments.json)
         return
 
-    work = work_of(request, find_materials(request))
+    work = find_work(request)
     perform(work)
     set_outputs(environment(), {f"{component.distribution}_version": work.inputs.version})
 
@@ -171,7 +174,7 @@ def look(arguments: argparse.Namespace) -> Status:
     if request.own_tree is None and serving_lock(request.context, request.options.rocm) is None:
         return Pending(reasons=("its source lock is not resolved",))
 
-    work = work_of(request, find_materials(request))
+    work = find_work(request)
     return stage.look(work.stage, work.inputs.to_json())
 
 
@@ -182,12 +185,20 @@ def _request_from(arguments: argparse.Namespace, common: Common, target: Interpr
     return request_build(with_components(context(common), component.name), options, target, component)
 
 
+def _warn_of_left_out_targets(request: BuildRequest) -> None:
+    """Tell a user whose variable, which ROCm's images set, makes the wheel one for a part of its family."""
+    if request.left_out_targets:
+        origin = "--pytorch-rocm-arch" if request.options.gpu_targets else "PYTORCH_ROCM_ARCH"
+        targets = ", ".join(request.left_out_targets)
+        console.warn(f"{origin} leaves out {targets} of {request.context.gpu_family}.")
+
+
 def _dry_run(request: BuildRequest, *, as_json: bool) -> None:
     """Print the plan, and why it would be built."""
     from pytorch_build.build.dry_run import describe_build, print_plan
 
     assumptions = Assumptions()
-    work = work_of(request, find_materials(request, assumptions))
+    work = find_work(request, assumptions)
     description = describe_build(work, assumptions.sentences)
     if not as_json:
         print_plan(description)
@@ -197,8 +208,7 @@ def _dry_run(request: BuildRequest, *, as_json: bool) -> None:
         reasons = _reasons_to_build(work, assumptions)
         description["rebuild"] = reasons
         if reasons:
-            need = machine.find_machine_need(request.context, request.component)
-            for problem in machine.find_problems(request, need):
+            for problem in machine.find_problems(request):
                 console.warn(f"{problem.message} {problem.hint}")
     if as_json:
         console.result(json.dumps(description, indent=2))

@@ -102,44 +102,30 @@ def _check(arguments: argparse.Namespace, common: Common) -> Check:
     policy = load_policy(arguments.policy)
     options = CheckOptions(build_paths=(str(common.root),), policy=policy)
     if arguments.paths:
-        wheels = find_wheels(arguments.paths)
+        wheels: Sequence[Path] = find_wheels(arguments.paths)
         options = replace(options, loader=loader_libraries())
         session = "check_rocm" if arguments.rocm else "check_wheels"
         return Check(session=session, wheels=wheels, findings=check_wheels(wheels, options=options))
 
     run_context = context(common)
     if arguments.rocm:
-        return _check_rocm(run_context, options, arguments.version)
-    return _check_run(run_context, options)
+        session = "check_rocm"
+        report = "rocm-findings.json"
+        wheels = rocm_wheels(run_context)
+        expected_wheels = _expect_version(wheels, arguments.version)
+    else:
+        session = "check_wheels"
+        report = "findings.json"
+        expected_wheels = expectations(run_context)
+        wheels = run_wheels(run_context, expected_wheels)
+        options = replace(options, loader=machine_libraries(run_context))
 
-
-def _check_rocm(
-    run_context: Context,
-    options: CheckOptions,
-    version: str,
-) -> Check:
-    """Check the ROCm wheels that the run has built."""
-    wheels = rocm_wheels(run_context)
-    reports_prefix = run_context.common.outputs.reports_prefix(run_context.artifact_group)
+    reports_prefix = common.outputs.reports_prefix(run_context.artifact_group)
     return Check(
-        session="check_rocm",
-        wheels=wheels,
-        findings=check_wheels(wheels, _expect_version(wheels, version), options),
-        report_key=f"{reports_prefix}/rocm-findings.json",
-    )
-
-
-def _check_run(run_context: Context, options: CheckOptions) -> Check:
-    """Check the run's wheels of PyTorch projects."""
-    expected_wheels = expectations(run_context)
-    wheels = run_wheels(run_context, expected_wheels)
-    options = replace(options, loader=machine_libraries(run_context))
-    reports_prefix = run_context.common.outputs.reports_prefix(run_context.artifact_group)
-    return Check(
-        session="check_wheels",
+        session=session,
         wheels=wheels,
         findings=check_wheels(wheels, expected_wheels, options),
-        report_key=f"{reports_prefix}/findings.json",
+        report_key=f"{reports_prefix}/{report}",
     )
 
 

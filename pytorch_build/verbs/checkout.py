@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console
-from core.cli.options import common_from
+from core.cli.options import common_from, split_list
 from core.errors import UsageError
 from core.status import Pending, Status, UpToDate
 from pytorch_build.components import COMPONENTS
@@ -100,8 +100,7 @@ def look(arguments: argparse.Namespace) -> Status:
 
 def _components_to_check_out(context: Context, option: str) -> Sequence[str]:
     """Return the components that an option names, else all of the ref, in build order."""
-    names = [name for name in option.split(",") if name]
-    components = context.ref.only(names or context.ref.components).components
+    components = context.ref.only(split_list(option) or context.ref.components).components
     for name in components:
         if context.ref.projects[name].prebuilt:
             raise UsageError(f"{name} of {context.ref.name} is prebuilt: there is nothing to check out.")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from core import console, files
-from core.cli.options import Common, common_from, environment, source_date_epoch
+from core.cli.options import Common, common_from, environment, source_date_epoch, split_list
 from core.errors import MissingInputError, UsageError
 from core.families import gpu_targets
 from core.packages.candidates import with_digest
@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _gpu_targets(names: str, family: str) -> tuple[str, ...]:
     """Return the targets that are named, else those of the family; () are all."""
-    targets = tuple(filter(None, names.replace(";", ",").split(",")))
+    targets = split_list(names)
     for target in targets:
         gpu_targets(target)  # refuses unknown ones
     if not targets and family:

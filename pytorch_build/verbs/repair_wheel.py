@@ -46,12 +46,24 @@ def run(arguments: argparse.Namespace) -> None:
     rows: list[tuple[str, str, str]] = []
     for wheel in wheels:
         if platform_of(wheel) == "windows":
-            row = _check_windows_wheel(wheel)
-        elif common.dry_run:
-            row = _forecast(wheel)
-        else:
-            row = _repair(wheel, arguments.output_dir, graft=arguments.graft)
-        rows.append(row)
+            findings = check_wheel(wheel)
+            require_no_errors(finding for finding in findings if finding.check == dlls.CHECK)
+            rows.append((wheel.name, "win_amd64", "every DLL that it needs is there"))
+            continue
+
+        portability = analyse(wheel)
+        if common.dry_run:
+            libraries = ", ".join(portability.external) or "nothing"
+            forecast = f"for {portability.reachable[0]} it lacks {libraries}"
+            rows.append((wheel.name, portability.satisfied[0], forecast))
+            continue
+
+        epoch = source_date_epoch(environment())
+        repaired = repair(wheel, portability, arguments.output_dir, graft=arguments.graft, epoch=epoch)
+        text = "as it was" if repaired.file is None else str(repaired.file.path)
+        if repaired.grafted:
+            text += f", with {', '.join(repaired.grafted)}"
+        rows.append((wheel.name, repaired.platform, text))
     console.table(("wheel", "platform", ""), rows)
     console.done(f"repair_wheel: {len(wheels)} wheels")
 
@@ -61,31 +73,3 @@ def _wheels_of_run(common: Common) -> Sequence[Path]:
     run_context = context(common)
     wheels = run_wheels(run_context, expectations(run_context))
     return [wheel for wheel in wheels if not host_distribution(parse_wheel_name(wheel.name).distribution)]
-
-
-def _check_windows_wheel(wheel: Path) -> tuple[str, str, str]:
-    findings = check_wheel(wheel)
-    require_no_errors(finding for finding in findings if finding.check == dlls.CHECK)
-    return wheel.name, "win_amd64", "every DLL that it needs is there"
-
-
-def _forecast(wheel: Path) -> tuple[str, str, str]:
-    portability = analyse(wheel)
-    libraries = ", ".join(portability.external) or "nothing"
-    return wheel.name, portability.satisfied[0], f"for {portability.reachable[0]} it lacks {libraries}"
-
-
-def _repair(
-    wheel: Path,
-    output: Path,
-    *,
-    graft: bool,
-) -> tuple[str, str, str]:
-    epoch = source_date_epoch(environment())
-    repaired = repair(wheel, analyse(wheel), output, graft=graft, epoch=epoch)
-    if repaired.file is None:
-        return wheel.name, repaired.platform, "as it was"
-    text = str(repaired.file.path)
-    if repaired.grafted:
-        text += f", with {', '.join(repaired.grafted)}"
-    return wheel.name, repaired.platform, text

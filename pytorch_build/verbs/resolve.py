@@ -22,14 +22,16 @@ from pytorch_build.build.container import DATA, load_container
 from pytorch_build.components import COMPONENTS
 from pytorch_build.context import Context, add_source_options, find_family, find_ref, mirrors_from
 from pytorch_build.lock.plan import complete_plan
+from pytorch_build.lock.source_lock import kind_of_wheels
 from pytorch_build.lock.stored import source_lock
 from pytorch_build.sdk import RocmOptions, add_rocm_options, rocm_options_from
 from rocm_packaging.origin import INDEXES_FILE, release_indexes
 
 if TYPE_CHECKING:
-    from pytorch_build.lock.source_lock import Kind, LockedProject, SourceLock
+    from pytorch_build.lock.source_lock import Kind, SourceLock
 
 _COLUMNS = ("project", "commit", "version", "from")
+_NEEDS_FAMILY = "depends on --gpu-family"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +69,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     context = context_of_sources(common)
     lock = _resolve(arguments, context, rocm_options_from(arguments))
-    console.table(_COLUMNS, rows_of(lock, gpu=context.gpu))
+    kind = kind_of_wheels(gpu=context.gpu)
+    console.table(_COLUMNS, rows_of(lock, None if _lacks_family(context) else kind))
     if arguments.compact:
         console.result(lock.compact())
 
@@ -92,7 +95,7 @@ def context_of_sources(common: Common) -> Context:
     except UsageError:
         if common.gpu_family:
             raise
-        console.say("GPU family: none given and no GPU here; versions without ROCm are locked")
+        console.say("GPU family: none given and no GPU here; commits are locked, and versions without ROCm")
         gpu_family = CPU
     return Context(common=common, ref=ref, gpu_family=gpu_family, gpu_targets=gpu_targets(gpu_family))
 
@@ -126,20 +129,24 @@ def _parse_project_refs(texts: Sequence[str]) -> dict[str, str]:
     return refs
 
 
-def rows_of(lock: SourceLock, *, gpu: bool) -> Sequence[tuple[str, str, str, str]]:
-    """Return a row for each project: name, short commit, the version to come, where it comes from."""
-    kind: Kind = "rocm" if gpu else "cpu"
-    return [_row_of(name, project, kind) for name, project in lock.projects.items()]
+def _lacks_family(context: Context) -> bool:
+    """Return whether nothing says a GPU family, so that nobody knows which versions will be built."""
+    return not (context.gpu or context.common.gpu_family or context.ref.default_family)
 
 
-def _row_of(
-    name: str,
-    project: LockedProject,
-    kind: Kind,
-) -> tuple[str, str, str, str]:
-    if project.prebuilt:
-        return (name, "prebuilt", project.prebuilt, "")
-    return (name, project.commit[:12], project.versions[kind], f"{project.origin} {project.ref}")
+def rows_of(lock: SourceLock, kind: Kind | None) -> Sequence[tuple[str, str, str, str]]:
+    """Return a row for each project: name, short commit, the version to come, where it comes from.
+
+    Without a kind the versions say that they need a GPU family.
+    """
+    rows: list[tuple[str, str, str, str]] = []
+    for name, project in lock.projects.items():
+        if project.prebuilt:
+            rows.append((name, "prebuilt", project.prebuilt, ""))
+        else:
+            version = _NEEDS_FAMILY if kind is None else project.versions[kind]
+            rows.append((name, project.commit[:12], version, f"{project.origin} {project.ref}"))
+    return rows
 
 
 def _warn_of_old_data(today: date) -> None:
@@ -190,7 +197,8 @@ def _complete_plan(arguments: argparse.Namespace, common: Common) -> None:
         for lock in locks_of_refs.values():
             lock_count += 1
             console.say(f"{lock.torch_ref} on {platform}:")
-            console.table(_COLUMNS, rows_of(lock, gpu=bool(lock.rocm_version)))
+            kind = kind_of_wheels(gpu=bool(lock.rocm_version))
+            console.table(_COLUMNS, rows_of(lock, kind))
     set_outputs(environment(), job_outputs(completed_plan, {}))
     console.done(f"plan: {lock_count} torch refs resolved, in {arguments.plan}")
 

@@ -2,12 +2,13 @@
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from core import console, temporary
 from core.cli.options import common_from
 from core.errors import REFUSALS, FatalError, UsageError, raise_refusals
-from core.wheel import parse_wheel_name
+from core.wheel import WheelName, parse_wheel_name
 from pytorch_build.check.run import find_wheels
 from pytorch_build.split.split_wheel import plan_split, split_wheel
 
@@ -60,13 +61,13 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _require_distinct_names(wheels: Sequence[Path]) -> None:
-    """Raise where two wheels would become files of the same names."""
-    file_names: set[str] = set()
+    """Raise where two wheels would become files of the same names, however theirs are spelt."""
+    names: set[WheelName] = set()
     for wheel in wheels:
-        file_name = parse_wheel_name(wheel.name).filename
-        if file_name in file_names:
-            raise UsageError(f"{file_name} is among the wheels twice.", hint="Name each wheel once.")
-        file_names.add(file_name)
+        name = replace(parse_wheel_name(wheel.name), filename="")
+        if name in names:
+            raise UsageError(f"{wheel.name} is among the wheels twice.", hint="Name each wheel once.")
+        names.add(name)
 
 
 def _print_plan(

@@ -1,14 +1,12 @@
 """`test-smoke`: wheels of a run, page, index or folder into a clean environment, imported and used."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from core import console
 from core.cli.options import add_group, common_from, environment
 from core.env import require
-from core.env.installer import Install
 from core.env.locks import locked_call
 from core.packages.options import SourceOptions, options_of_tested_source
 from core.run import stage
@@ -71,41 +69,36 @@ def run(arguments: argparse.Namespace) -> None:
 
 def look(arguments: argparse.Namespace) -> Status:
     """Return whether the run's wheels have to be tested. Nothing is changed."""
-    plan = _plan_smoke_tests(
+    smoke_tests = _plan_smoke_tests(
         context(common_from(arguments), group=arguments.artifact_group), smoke_options_from(arguments)
     )
-    return stage.look(plan.stage, plan.inputs)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _SmokePlan:
-    """What is tested with which tools, and what makes the tests unchanged."""
-
-    stage: stage.Stage
-    inputs: Mapping[str, Any]
-    run: SmokeRun
-    tools: Sequence[Install]
+    return stage.look(smoke_tests.stage, smoke_tests.inputs)
 
 
 def perform_smoke_tests(context: Context, options: SmokeOptions) -> None:
     """Test the run's wheels of one ref, family and Python, unless nothing has changed."""
-    plan = _plan_smoke_tests(context, options)
-    target = plan.run.target
+    smoke_tests = _plan_smoke_tests(context, options)
+    target = smoke_tests.target
 
-    def test_environment() -> stage.StageResult:
-        installation.require_device_code(target, installation.amd_targets([plan.run.gpu]))
-        return stage.StageResult(files=(), details=smoke_run.run_smoke_tests(plan.run))
+    def test_packages() -> stage.StageResult:
+        with ExitStack() as stack:
+            if options.install:
+                environment = installation.prepared_environment(
+                    context,
+                    target,
+                    smoke_tests.packages,
+                    tools=smoke_tests.tools,
+                    cache_dir=options.rocm.pip_cache_dir,
+                )
+                stack.enter_context(environment)
+            else:
+                installation.require_device_code(target, installation.amd_targets([smoke_tests.gpu]))
+            return stage.StageResult(files=(), details=smoke_run.run_smoke_tests(smoke_tests))
 
-    def install_and_test() -> stage.StageResult:
-        with installation.prepared_environment(
-            context, target, plan.run.packages, tools=plan.tools, cache_dir=options.rocm.pip_cache_dir
-        ):
-            return stage.StageResult(files=(), details=smoke_run.run_smoke_tests(plan.run))
-
-    stage.perform(plan.stage, plan.inputs, install_and_test if options.install else test_environment)
+    stage.perform(smoke_tests.stage, smoke_tests.inputs, test_packages)
 
 
-def _plan_smoke_tests(context: Context, options: SmokeOptions) -> _SmokePlan:
+def _plan_smoke_tests(context: Context, options: SmokeOptions) -> SmokeRun:
     """Find what is tested where, before anything is installed."""
     common = context.common
     target = require(common.python)
@@ -126,7 +119,12 @@ def _plan_smoke_tests(context: Context, options: SmokeOptions) -> _SmokePlan:
         artifact_group=context.artifact_group,
         cell=context.cell(target.tag),
     )
-    return _SmokePlan(
+    return SmokeRun(
+        context=context,
+        target=target,
+        packages=packages,
+        gpu=gpu,
+        pytest_arguments=options.pytest_arguments,
         stage=reports.unless_incomplete(smoke_stage),
         inputs={
             **inputs,
@@ -134,13 +132,6 @@ def _plan_smoke_tests(context: Context, options: SmokeOptions) -> _SmokePlan:
             "selection": list(options.pytest_arguments),
             "gpu": gpu.target,
         },
-        run=SmokeRun(
-            context=context,
-            target=target,
-            packages=packages,
-            gpu=gpu,
-            pytest_arguments=options.pytest_arguments,
-        ),
         tools=tools,
     )
 

@@ -170,7 +170,19 @@ def run(arguments: argparse.Namespace) -> None:
     """Install, choose GPUs and tests, run them; or answer a question about skip rules."""
     if arguments.skip_rules is not None:
         refuse_options(arguments, arguments.run_options, mode="with --skip-rules")
-        skip_questions.answer(_skip_request(arguments))
+        request = SkipRequest(
+            question=arguments.skip_rules,
+            common=common_from(arguments),
+            # What would go to pytest are the tests to explain, before and after options.
+            tests=tuple(arguments.rest),
+            skips=tuple(arguments.skips),
+            os=arguments.os or this_platform(),
+            python_version=arguments.python_version,
+            torch_version=arguments.version or None,
+            config=arguments.config,
+            is_complete=arguments.all,
+        )
+        skip_questions.answer(request)
         return
 
     refuse_options(arguments, arguments.question_options, mode="without --skip-rules")
@@ -245,21 +257,6 @@ def look(arguments: argparse.Namespace) -> Status:
 
 
 # What was asked for
-
-
-def _skip_request(arguments: argparse.Namespace) -> SkipRequest:
-    return SkipRequest(
-        question=arguments.skip_rules,
-        common=common_from(arguments),
-        # What would go to pytest are the tests to explain, before and after options.
-        tests=tuple(arguments.rest),
-        skips=tuple(arguments.skips),
-        os=arguments.os or this_platform(),
-        python_version=arguments.python_version,
-        torch_version=arguments.version or None,
-        config=arguments.config,
-        is_complete=arguments.all,
-    )
 
 
 def _request(arguments: argparse.Namespace) -> TorchTests:

@@ -385,7 +385,9 @@ class _Planner:
         selected = self._select(names, data.devel.components, targets)
         tree = merged(selected, folded=self._ignores_case)
         files, links = payload.devel_only(tree, [runtime.payload for runtime in runtimes])
-        links |= payload.usual_links(tree, data.devel.links)
+        # On Windows a link to a folder needs a right that few users have, and upstream's tree has none.
+        if self.request.platform == "linux":
+            links |= payload.usual_links(tree, data.devel.links)
         return DevelPlan(
             files=files,
             links=links,

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _PLATFORMS = {"linux": "linux_x86_64", "windows": "win_amd64"}
 _REQUIRES_PYTHON = ">=3.10"
 _LINKS_FOLDER = ".devel_links"
+# On Linux bin/ has links to the compilers and offload-arch; on Windows they are in LLVM's folder alone.
+_PROGRAM_FOLDERS = ("bin", "lib/llvm/bin")
 LICENSE = ROOT / "LICENSE"
 
 
@@ -275,12 +277,14 @@ def scripts(programs: Mapping[str, layouts.Program], paths: Iterable[str], platf
     """Return the console scripts of a package, for programs that its payload holds, with their paths."""
     suffix = ".exe" if platform == "windows" else ""
     payload_paths = set(paths)
-    found_scripts: dict[str, str] = {}
+    paths_of_scripts: dict[str, str] = {}
     for name in sorted(programs):
-        path = f"bin/{name}{suffix}"
-        if path in payload_paths:
-            found_scripts[name] = path
-    return found_scripts
+        for folder in _PROGRAM_FOLDERS:
+            path = f"{folder}/{name}{suffix}"
+            if path in payload_paths:
+                paths_of_scripts[name] = path
+                break
+    return paths_of_scripts
 
 
 def function_of(script: str) -> str:

@@ -1,8 +1,9 @@
 """A miniature ROCm: artifacts of the real layout, compiled from a few small sources.
 
 `ensure_artifacts` makes an artifact directory as a ROCm build leaves it, so that packaging,
-PyTorch builds and their checks run against real ELF files on any machine with a C++ compiler.
-Each kind of file has a module: libraries, device code, links, and all that is copied or written.
+PyTorch builds and their checks run against real ELF files on any machine with a C++ compiler, and
+against DLLs with one for Windows, MinGW's.
+Each kind of file has a module: libraries, programs, device code, links, and all that is copied or written.
 """
 
 import os
@@ -12,45 +13,46 @@ from pathlib import Path
 from core import console, process
 from core.errors import MissingInputError
 from core.files import digest_of, file_sizes, locked, replaced, sha256, write_text
+from core.run import Platform, this_platform
 from rocm_packaging.sample.data_files import data_files, write_data_files
 from rocm_packaging.sample.facts import (
     FAMILIES,
     ROCM_VERSION,
     TARGETS,
-    TEMPLATES,
     ArtifactName,
+    Variant,
 )
 from rocm_packaging.sample.kernels import compile_bundles, write_archives
-from rocm_packaging.sample.libraries import (
-    LIBRARIES,
-    LibraryCompiler,
-    archived_libraries,
-)
+from rocm_packaging.sample.libraries import archived_libraries, libraries_of
+from rocm_packaging.sample.library_compiler import LibraryCompiler
 from rocm_packaging.sample.links import LINKS, make_links
+from rocm_packaging.sample.programs import compile_programs, compiled_artifacts
 
 __all__ = ["FAMILIES", "ROCM_VERSION", "ensure_artifacts"]
 
 _DIGEST_FILE = ".sample-digest"
 _COMPILERS = ("c++", "g++", "clang++")
-_OFFLOAD_ARCH = "compiler/amd-llvm/stage/lib/llvm/bin/offload-arch"
+_COMPILERS_FOR_WINDOWS = ("x86_64-w64-mingw32-g++", "x86_64-w64-mingw32-clang++")
 
 
-def ensure_artifacts(folder: Path, *, split: bool = False) -> Path:
+def ensure_artifacts(folder: Path, *, split: bool = False, platform: Platform | None = None) -> Path:
     """Generate the sample's artifact directory, unless it is there already and current.
 
     Args:
         folder: The directory; it is replaced as a whole when the sample has changed.
         split: Whether device code is to lie in artifacts of its own, one set a gfx target.
+        platform: What it is a ROCm for; None for this machine's.
 
     Returns:
         `folder`, holding one ``{name}_{component}_{target}`` folder an artifact.
 
     Raises:
-        MissingInputError: There is no C++ compiler.
+        MissingInputError: There is no C++ compiler for the platform.
         ProcessError: The compiler failed.
     """
-    compiler = _find_compiler()
-    digest = _digest(compiler, split=split)
+    variant = Variant(split=split, platform=platform or this_platform())
+    compiler = _find_compiler(variant)
+    digest = _digest(compiler, variant)
     if _is_current(folder, digest):
         return folder
     with locked(
@@ -61,7 +63,7 @@ def ensure_artifacts(folder: Path, *, split: bool = False) -> Path:
             return folder
         console.say(f"Compiling the sample's ROCm artifacts into {folder}.")
         with replaced(folder) as fresh_folder:
-            _generate(fresh_folder, fresh_folder.parent, compiler, split=split)
+            _generate(fresh_folder, fresh_folder.parent, compiler, variant)
             stamp = _stamp(fresh_folder, digest)
             write_text(fresh_folder / _DIGEST_FILE, stamp)
     return folder
@@ -82,18 +84,26 @@ def _stamp(folder: Path, digest: str) -> str:
     return digest_of([digest, sizes])
 
 
-def _find_compiler() -> Path:
-    for name in _COMPILERS:
+def _find_compiler(variant: Variant) -> Path:
+    names: tuple[str, ...] = _COMPILERS
+    package = "g++"
+    if variant.is_for_windows:
+        names = _COMPILERS_FOR_WINDOWS
+        package = "g++-mingw-w64-x86-64"
+        if this_platform() == "windows":
+            names += _COMPILERS
+
+    for name in names:
         compiler = process.which(name)
         if compiler is not None:
             return compiler
     raise MissingInputError(
-        f"No C++ compiler is on the PATH (looked for {', '.join(_COMPILERS)}).",
-        hint="Install one, such as the package g++, or give your own --artifacts-dir.",
+        f"No C++ compiler for {variant.platform} is on the PATH (looked for {', '.join(names)}).",
+        hint=f"Install one, such as the package {package}, or give your own artifacts: --artifact-dir DIR.",
     )
 
 
-def _digest(compiler: Path, *, split: bool) -> str:
+def _digest(compiler: Path, variant: Variant) -> str:
     """Digest all that the artifacts follow from: templates, this package's code, the compiler."""
     package = Path(__file__).parent
     digests: dict[str, str] = {}
@@ -104,7 +114,8 @@ def _digest(compiler: Path, *, split: bool) -> str:
     return digest_of(
         {
             "files": digests,
-            "split": split,
+            "split": variant.split,
+            "platform": variant.platform,
             "compiler": [
                 str(compiler.resolve()),
                 binary.st_size,
@@ -114,46 +125,42 @@ def _digest(compiler: Path, *, split: bool) -> str:
     )
 
 
-def _generate(root: Path, scratch: Path, compiler: Path, *, split: bool) -> None:
-    for artifact in _artifacts(split=split):
+def _generate(root: Path, scratch: Path, compiler: Path, variant: Variant) -> None:
+    for artifact in _artifacts(variant):
         artifact.folder(root).mkdir()
-    write_data_files(root, split=split)
-    make_links(root)
+    write_data_files(root, variant)
+    if not variant.is_for_windows:
+        make_links(root)
 
     bundles: dict[str, Path] = {}
     references: dict[str, Path] = {}
-    if split:
-        references = write_archives(root, scratch)
+    if variant.split:
+        references = write_archives(root, scratch, variant)
     else:
         bundles = compile_bundles(scratch)
-    libraries = LibraryCompiler(root, scratch, compiler, bundles=bundles, references=references)
+    libraries = LibraryCompiler(root, scratch, compiler, variant, bundles=bundles, references=references)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        program = pool.submit(_compile_program, root, compiler)
-        libraries.compile_all(pool, split=split)
-        program.result()
+        programs = pool.submit(compile_programs, root, compiler, variant)
+        libraries.compile_all(pool)
+        programs.result()
     _write_manifests(root)
 
 
-def _artifacts(*, split: bool) -> list[ArtifactName]:
+def _artifacts(variant: Variant) -> list[ArtifactName]:
     """Return all artifacts of a variant, sorted."""
-    artifacts = {link.artifact for link in LINKS}
-    for file in data_files(split=split):
-        artifacts.update(file.artifact.expanded(split=split))
-    for library in LIBRARIES:
+    artifacts = compiled_artifacts(variant)
+    if not variant.is_for_windows:
+        artifacts.update(link.artifact for link in LINKS)
+    for file in data_files(variant):
+        artifacts.update(file.artifact.expanded(variant))
+    for library in libraries_of(variant):
         name, _stage = library.artifact
-        for target in library.targets(split=split):
+        for target in library.targets(variant):
             artifacts.add(ArtifactName(name=name, component="lib", target=target))
-    if split:
-        for name in archived_libraries():
+    if variant.split:
+        for name in archived_libraries(variant):
             artifacts.update(ArtifactName(name=name, component="lib", target=target) for target in TARGETS)
     return sorted(artifacts)
-
-
-def _compile_program(root: Path, compiler: Path) -> None:
-    """Compile the program that tells the machine's GPUs."""
-    path = ArtifactName(name="amd-llvm", component="run").folder(root) / _OFFLOAD_ARCH
-    path.parent.mkdir(parents=True, exist_ok=True)
-    process.capture([compiler, "-O1", "-s", TEMPLATES / "offload_arch.cpp", "-o", path])
 
 
 def _write_manifests(root: Path) -> None:

@@ -12,8 +12,8 @@ from rocm_packaging.sample.facts import (
     GENERIC,
     ROCM_VERSION,
     TARGETS,
-    TEMPLATES,
     ArtifactName,
+    Variant,
 )
 from rocm_packaging.sample.links import AMD_COMPILERS
 
@@ -25,7 +25,7 @@ class DataFile:
     Attributes:
         artifact: The artifact that has it; of the target `FAMILY`, each family's.
         path: Its path in the artifact, the stage folder first.
-        template: Its path below ``templates/``; None where `text` holds its content.
+        template: Its path below ``templates/``, where Windows may have its own; None for one with a `text`.
         text: Its content.
         executable: Whether it is a program.
     """
@@ -44,10 +44,12 @@ _PROFILER_SCRIPT = '#!/bin/sh\necho "${0##*/}: profiling with $ROCM_PATH: $*"\n'
 
 # Programs
 
+_PYTHON_PROGRAMS = ("hipcc", "hipconfig")
 
-def _programs() -> Iterator[DataFile]:
+
+def _programs_of_linux() -> Iterator[DataFile]:
     """Yield the programs: those of the sample's own, and stand-ins that print what they are."""
-    for name in ("hipcc", "hipconfig"):
+    for name in _PYTHON_PROGRAMS:
         yield _program("amd-llvm", f"compiler/hipcc/stage/bin/{name}", template=f"bin/{name}")
     for name in ("rocminfo", "rocm_agent_enumerator"):
         yield _program(
@@ -70,6 +72,12 @@ def _programs() -> Iterator[DataFile]:
     for name in ("instrument", "run", "sample"):
         path = f"profiler/rocprofiler-systems/stage/bin/rocprof-sys-{name}"
         yield _program("rocprofiler-systems", path, text=_PROFILER_SCRIPT)
+
+
+def _programs_of_windows() -> Iterator[DataFile]:
+    """Yield what the compiled programs of Windows run (`rocm_packaging.sample.programs`)."""
+    for name in _PYTHON_PROGRAMS:
+        yield _program("amd-llvm", f"compiler/hipcc/stage/bin/{name}.py", template=f"bin/{name}")
 
 
 def _program(artifact: str, path: str, *, template: str | None = None, text: str = "") -> DataFile:
@@ -232,8 +240,8 @@ def _bitcode() -> Iterator[DataFile]:
 
 
 # Databases of each gfx target: artifact and path.
-_ROCBLAS = "math-libs/BLAS/rocBLAS/stage/lib/rocblas/library"
-_HIPBLASLT = "math-libs/BLAS/hipBLASLt/stage/lib/hipblaslt/library"
+_ROCBLAS = "math-libs/BLAS/rocBLAS/stage/{folder}/rocblas/library"
+_HIPBLASLT = "math-libs/BLAS/hipBLASLt/stage/{folder}/hipblaslt/library"
 _DATABASES = (
     ("blas", f"{_ROCBLAS}/TensileLibrary_{{target}}.dat"),
     ("blas", f"{_ROCBLAS}/Kernels.so-000-{{target}}.hsaco"),
@@ -243,15 +251,16 @@ _DATABASES = (
 )
 
 
-def _databases(*, split: bool) -> Iterator[DataFile]:
+def _databases(variant: Variant) -> Iterator[DataFile]:
+    folder = "bin" if variant.is_for_windows else "lib"  # where the libraries are that read them
     for name, path in _DATABASES:
         for family, targets in FAMILY_TARGETS.items():
             for target in targets:
-                owner = target if split else family
+                owner = target if variant.split else family
                 artifact = ArtifactName(name=name, component="lib", target=owner)
                 yield DataFile(
                     artifact=artifact,
-                    path=path.format(target=target),
+                    path=path.format(folder=folder, target=target),
                     text=f"{name} {target}\n",
                 )
 
@@ -259,10 +268,10 @@ def _databases(*, split: bool) -> Iterator[DataFile]:
 # What ROCm says of itself
 
 
-def _overlay(*, split: bool) -> Iterator[DataFile]:
+def _overlay(variant: Variant) -> Iterator[DataFile]:
     manifest = {
         "rocm_version": ROCM_VERSION,
-        "flags": {"KPACK_SPLIT_ARTIFACTS": split},
+        "flags": {"KPACK_SPLIT_ARTIFACTS": variant.split},
     }
     yield _overlay_file("therock_manifest.json", manifest)
     yield _overlay_file("dist_info.json", {"dist_amdgpu_targets": ";".join(TARGETS)})
@@ -273,32 +282,29 @@ def _overlay_file(name: str, content: object) -> DataFile:
     return DataFile(artifact=AUX_OVERLAY, path=f"{_OVERLAY_FOLDER}/{name}", text=text)
 
 
-def data_files(*, split: bool) -> tuple[DataFile, ...]:
-    """List the files of one variant of the sample.
-
-    Args:
-        split: Whether device code, with the databases of each gfx target, lies in artifacts of its own
-            (``KPACK_SPLIT_ARTIFACTS``), or in those of its family.
-    """
-    return (
-        *_programs(),
+def data_files(variant: Variant) -> tuple[DataFile, ...]:
+    """List the files of one variant of the sample."""
+    programs = _programs_of_windows() if variant.is_for_windows else _programs_of_linux()
+    files = (
+        *programs,
         *_headers(),
         *_developed_libraries(),
         *_licenses(),
         *_bitcode(),
-        *_databases(split=split),
-        *_overlay(split=split),
+        *_databases(variant),
+        *_overlay(variant),
     )
+    return tuple(file for file in files if variant.has_artifact(file.artifact.name))
 
 
-def write_data_files(root: Path, *, split: bool) -> None:
+def write_data_files(root: Path, variant: Variant) -> None:
     """Write the files into an artifact directory."""
-    for file in data_files(split=split):
-        for artifact in file.artifact.expanded(split=split):
+    for file in data_files(variant):
+        for artifact in file.artifact.expanded(variant):
             path = artifact.folder(root) / file.path
             path.parent.mkdir(parents=True, exist_ok=True)
             if file.template is not None:
-                shutil.copyfile(TEMPLATES / file.template, path)
+                shutil.copyfile(variant.template(file.template), path)
             else:
                 path.write_bytes(file.text.encode("latin-1"))
             path.chmod(0o755 if file.executable else 0o644)

@@ -2,19 +2,20 @@
 
 import io
 import struct
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import zstandard
 
 from core import process
-from core.errors import MissingInputError
 from rocm_packaging.packages import kpack
 from rocm_packaging.sample.facts import (
     FAMILY_TARGETS,
     TARGETS,
     TEMPLATES,
     ArtifactName,
+    Variant,
 )
 from rocm_packaging.sample.libraries import archived_libraries
 
@@ -33,14 +34,11 @@ def _compile_bundle(scratch: Path, name: str, gpu_targets: Sequence[str]) -> Pat
     """Let the sample's own compiler wrapper bundle the device code of gfx targets."""
     path = scratch / f"{name}.hipfb"
     options = [f"--offload-arch={target}" for target in gpu_targets]
-    python = process.which("python3")
-    if python is None:
-        raise MissingInputError("No python3 is on the PATH, which the sample's hipcc runs under.")
-    process.capture([python, TEMPLATES / "bin" / "hipcc", "--genco", *options, "-o", path])
+    process.capture([sys.executable, TEMPLATES / "bin" / "hipcc", "--genco", *options, "-o", path])
     return path
 
 
-def write_archives(root: Path, scratch: Path) -> dict[str, Path]:
+def write_archives(root: Path, scratch: Path, variant: Variant) -> dict[str, Path]:
     """Write the kernel archives of each gfx target, and what each library says of where they are.
 
     Returns:
@@ -48,24 +46,25 @@ def write_archives(root: Path, scratch: Path) -> dict[str, Path]:
     """
     for target in TARGETS:
         code = code_object(_compile_bundle(scratch, target, (target,)).read_bytes())
-        _write_archives_of_target(root, target, code)
+        _write_archives_of_target(root, target, code, variant)
 
     references: dict[str, Path] = {}
-    for name, libraries in archived_libraries().items():
+    for name, libraries in archived_libraries(variant).items():
         for library in libraries:
             reference = scratch / f"{library.short}.kpack_ref"
-            reference.write_bytes(kpack.reference(f"{name}_lib", library.path).packed())
+            reference.write_bytes(kpack.reference(f"{name}_lib", library.path(variant)).packed())
             references[library.short] = reference
     return references
 
 
-def _write_archives_of_target(root: Path, target: str, code: bytes) -> None:
-    for name, libraries in archived_libraries().items():
+def _write_archives_of_target(root: Path, target: str, code: bytes, variant: Variant) -> None:
+    for name, libraries in archived_libraries(variant).items():
         _name, stage = libraries[0].artifact
         folder = ArtifactName(name=name, component="lib", target=target).folder(root) / stage
         path = folder / kpack.archive_name(f"{name}_lib", target)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(kernel_archive(name, target, {library.path: code for library in libraries}))
+        codes = {library.path(variant): code for library in libraries}
+        path.write_bytes(kernel_archive(name, target, codes))
 
 
 def code_object(bundle: bytes) -> bytes:

@@ -1,29 +1,10 @@
-"""The shared libraries of the miniature ROCm, and how they are compiled."""
+"""The shared libraries of the miniature ROCm."""
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from core import process
-from rocm_packaging.sample.facts import (
-    FAMILIES,
-    GENERIC,
-    TARGETS,
-    TEMPLATES,
-    ArtifactName,
-)
-
-# No start files beyond libc's: most of the sample's time is starting compilers and linkers.
-_FLAGS = (
-    "-shared",
-    "-fPIC",
-    "-O1",
-    "-s",
-    "-fno-exceptions",
-    "-fno-rtti",
-    "-fvisibility=hidden",
-)
+from rocm_packaging.sample.facts import FAMILIES, GENERIC, ArtifactName, Variant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +16,8 @@ class SampleLibrary:
         file: Its file name without a version, ``libamdhip64.so``.
         version: Its full version; the first number is the SONAME's. "" for a library without one.
         artifact: ``(name, stage)`` of the artifact it belongs to.
-        folder: Where it lies below the stage.
+        dll: Its file name on Windows, in ``bin``; "" where Windows has no such library.
+        folder: Where it lies below the stage on Linux.
         rpath: Its RPATH, as a ROCm build sets it.
         needs: The libraries it links to, by short name.
         per_family: Whether it has device code: in it, once a family, or of each target in an archive.
@@ -45,6 +27,7 @@ class SampleLibrary:
     file: str
     version: str
     artifact: tuple[str, str]
+    dll: str = ""
     folder: str = "lib"
     rpath: str = "$ORIGIN"
     needs: tuple[str, ...] = ()
@@ -56,20 +39,22 @@ class SampleLibrary:
         major, _, _ = self.version.partition(".")
         return f"{self.file}.{major}" if major else self.file
 
-    @property
-    def path(self) -> str:
-        """Its file below the stage."""
+    def path(self, variant: Variant) -> str:
+        """Return its file below the stage."""
+        if variant.is_for_windows:
+            return f"bin/{self.dll}"
         file = f"{self.file}.{self.version}" if self.version else self.file
         return f"{self.folder}/{file}"
 
-    def targets(self, *, split: bool) -> Sequence[str]:
+    def targets(self, variant: Variant) -> Sequence[str]:
         """Return the targets of the artifacts that have it."""
-        return FAMILIES if self.per_family and not split else (GENERIC,)
+        return FAMILIES if self.per_family and not variant.split else (GENERIC,)
 
-    def path_in(self, root: Path, target: str = GENERIC) -> Path:
+    def path_in(self, root: Path, variant: Variant, target: str = GENERIC) -> Path:
         """Return its file in an artifact directory."""
         name, stage = self.artifact
-        return ArtifactName(name=name, component="lib", target=target).folder(root) / stage / self.path
+        folder = ArtifactName(name=name, component="lib", target=target).folder(root)
+        return folder / stage / self.path(variant)
 
 
 _CLR = ("core-hip", "core/clr/stage")
@@ -80,11 +65,12 @@ _BLAS = ("blas", "math-libs/BLAS/hipBLAS/stage")
 _SPARSE = ("blas", "math-libs/BLAS/hipSPARSE/stage")
 
 
-def _math(short: str, file: str, version: str, artifact: tuple[str, str]) -> SampleLibrary:
+def _math(short: str, file: str, version: str, artifact: tuple[str, str], *, dll: str = "") -> SampleLibrary:
     return SampleLibrary(
         short=short,
         file=file,
         version=version,
+        dll=dll,
         artifact=artifact,
         needs=("amdhip64",),
         per_family=True,
@@ -92,11 +78,14 @@ def _math(short: str, file: str, version: str, artifact: tuple[str, str]) -> Sam
 
 
 LIBRARIES: tuple[SampleLibrary, ...] = (
-    SampleLibrary(short="amdhip64", file="libamdhip64.so", version="7.99.0", artifact=_CLR),
+    SampleLibrary(
+        short="amdhip64", file="libamdhip64.so", version="7.99.0", dll="amdhip64_7.dll", artifact=_CLR
+    ),
     SampleLibrary(
         short="hiprtc",
         file="libhiprtc.so",
         version="7.99.0",
+        dll="hiprtc0799.dll",
         artifact=_CLR,
         needs=("amdhip64",),
     ),
@@ -104,6 +93,7 @@ LIBRARIES: tuple[SampleLibrary, ...] = (
         short="amd_comgr",
         file="libamd_comgr.so",
         version="3.0.0",
+        dll="amd_comgr.dll",
         artifact=("amd-llvm", "compiler/amd-comgr/stage"),
     ),
     SampleLibrary(
@@ -122,6 +112,7 @@ LIBRARIES: tuple[SampleLibrary, ...] = (
         short="rocm_kpack",
         file="librocm_kpack.so",
         version="0.1.0",
+        dll="rocm_kpack.dll",
         artifact=("core-kpack", "core/kpack/stage"),
     ),
     SampleLibrary(
@@ -192,59 +183,67 @@ LIBRARIES: tuple[SampleLibrary, ...] = (
         short="rocm-openblas",
         file="librocm-openblas.so",
         version="0.3",
+        dll="rocm-openblas.dll",
         artifact=("host-blas", "third-party/host-blas/stage"),
         folder="lib/host-math/lib",
     ),
-    _math("hipblas", "libhipblas.so", "3.1.0", _BLAS),
+    _math("hipblas", "libhipblas.so", "3.1.0", _BLAS, dll="hipblas.dll"),
     _math(
         "hipblaslt",
         "libhipblaslt.so",
         "1.1.0",
         ("blas", "math-libs/BLAS/hipBLASLt/stage"),
+        dll="libhipblaslt.dll",
     ),
     _math(
         "origami",
         "liborigami.so",
         "0.1.0",
         ("blas", "math-libs/BLAS/hipBLASLt/stage"),
+        dll="origami.dll",
     ),
-    _math("hipsparse", "libhipsparse.so", "4.1.0", _SPARSE),
+    _math("hipsparse", "libhipsparse.so", "4.1.0", _SPARSE, dll="hipsparse.dll"),
     _math("hipsparselt", "libhipsparselt.so", "0.2.0", _SPARSE),
     _math(
         "hipsolver",
         "libhipsolver.so",
         "1.1.0",
         ("blas", "math-libs/BLAS/hipSOLVER/stage"),
+        dll="hipsolver.dll",
     ),
-    _math("hipfft", "libhipfft.so", "0.1.0", ("fft", "math-libs/hipFFT/stage")),
-    _math("hiprand", "libhiprand.so", "1.1.0", ("rand", "math-libs/hipRAND/stage")),
-    _math("miopen", "libMIOpen.so", "1.0.0", ("miopen", "ml-libs/MIOpen/stage")),
+    _math("hipfft", "libhipfft.so", "0.1.0", ("fft", "math-libs/hipFFT/stage"), dll="hipfft.dll"),
+    _math("hiprand", "libhiprand.so", "1.1.0", ("rand", "math-libs/hipRAND/stage"), dll="hiprand.dll"),
+    _math("miopen", "libMIOpen.so", "1.0.0", ("miopen", "ml-libs/MIOpen/stage"), dll="MIOpen.dll"),
     _math(
         "hipdnn",
         "libhipdnn_backend.so",
         "0.1.0",
         ("hipdnn", "ml-libs/hipDNN/stage"),
+        dll="hipdnn_backend.dll",
     ),
     _math(
         "rocblas",
         "librocblas.so",
         "5.2.0",
         ("blas", "math-libs/BLAS/rocBLAS/stage"),
+        dll="rocblas.dll",
     ),
     _math(
         "rocsolver",
         "librocsolver.so",
         "0.7.0",
         ("blas", "math-libs/BLAS/rocSOLVER/stage"),
+        dll="rocsolver.dll",
     ),
     _math(
         "rocsparse",
         "librocsparse.so",
         "1.0.0",
         ("blas", "math-libs/BLAS/rocSPARSE/stage"),
+        dll="rocsparse.dll",
     ),
-    _math("rocfft", "librocfft.so", "0.1.0", ("fft", "math-libs/rocFFT/stage")),
-    _math("rocrand", "librocrand.so", "1.1.0", ("rand", "math-libs/rocRAND/stage")),
+    _math("rocfft", "librocfft.so", "0.1.0", ("fft", "math-libs/rocFFT/stage"), dll="rocfft.dll"),
+    _math("rocrand", "librocrand.so", "1.1.0", ("rand", "math-libs/rocRAND/stage"), dll="rocrand.dll"),
     _math("rccl", "librccl.so", "1.0.0", ("rccl", "comm-libs/rccl/stage")),
     _math("rpp", "librpp.so", "2.1.0", ("rpp", "media-libs/rpp/stage")),
 )
@@ -255,105 +254,31 @@ DEVICE_LIBRARY = "lib/libMIOpenCKGroupedConv_{target}.so"
 _WITHOUT_ARCHIVE = "rpp"
 
 
+def libraries_of(variant: Variant) -> list[SampleLibrary]:
+    """Return the libraries that a platform has."""
+    if variant.is_for_windows:
+        return [library for library in LIBRARIES if library.dll]
+    return list(LIBRARIES)
+
+
 def library_named(short: str) -> SampleLibrary:
     """Return a library by its short name."""
     (library,) = [library for library in LIBRARIES if library.short == short]
     return library
 
 
-def archived_libraries() -> dict[str, list[SampleLibrary]]:
+def archived_libraries(variant: Variant) -> dict[str, list[SampleLibrary]]:
     """Return the libraries whose code lies in archives of a split ROCm, by artifact."""
     libraries: dict[str, list[SampleLibrary]] = {}
-    for library in LIBRARIES:
+    for library in libraries_of(variant):
         name, _stage = library.artifact
         if library.per_family and name != _WITHOUT_ARCHIVE:
             libraries.setdefault(name, []).append(library)
     return libraries
 
 
-def _device_library(target: str) -> SampleLibrary:
+def device_library(target: str) -> SampleLibrary:
     """Return the library that only the device package of a gfx target holds."""
     file = DEVICE_LIBRARY.format(target=target).rpartition("/")[2]
-    return replace(library_named("miopen"), short="ck", file=file, version="")
-
-
-class LibraryCompiler:
-    """Compiles the sample's libraries into an artifact directory.
-
-    `bundles` are the device code of unsplit libraries, a file a family; `references` say of libraries of a
-    split ROCm, by short name, where their code is.
-    """
-
-    def __init__(
-        self,
-        root: Path,
-        scratch: Path,
-        compiler: Path,
-        *,
-        bundles: Mapping[str, Path],
-        references: Mapping[str, Path],
-    ) -> None:
-        self._root = root
-        self._scratch = scratch
-        self._compiler = compiler
-        self._bundles = bundles
-        self._references = references
-
-    def compile_all(self, pool: ThreadPoolExecutor, *, split: bool) -> None:
-        """Compile every library, those that others link to first."""
-        needed_names: set[str] = set()
-        for library in LIBRARIES:
-            needed_names.update(library.needs)
-        for library in LIBRARIES:
-            if library.short in needed_names:
-                self._compile(library, GENERIC)
-
-        jobs: list[Future[None]] = []
-        for library in LIBRARIES:
-            if library.short not in needed_names:
-                targets = library.targets(split=split)
-                jobs += [pool.submit(self._compile, library, target) for target in targets]
-        if split:
-            jobs += [pool.submit(self._compile, _device_library(target), target) for target in TARGETS]
-        for job in jobs:
-            job.result()
-
-    def _compile(self, library: SampleLibrary, target: str) -> None:
-        path = library.path_in(self._root, target)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        needed_paths = [library_named(short).path_in(self._root) for short in library.needs]
-        block = library.short.replace("-", "_")
-        process.capture(
-            [
-                self._compiler,
-                *_FLAGS,
-                f"-I{TEMPLATES / 'include'}",
-                f'-DLIBRARY="{library.short}"',
-                f"-DIN_{block}",
-                *self._device_code_options(library, target),
-                TEMPLATES / "library.cpp",
-                "-o",
-                path,
-                f"-Wl,-soname,{library.soname}",
-                f"-Wl,-rpath,{library.rpath}",
-                "-Wl,--no-as-needed",
-                "-nodefaultlibs",
-                *needed_paths,
-                "-lc",
-            ],
-            cwd=self._scratch,
-        )
-        for link in dict.fromkeys((library.soname, library.file)):
-            if link != path.name:
-                (path.parent / link).symlink_to(path.name)
-
-    def _device_code_options(self, library: SampleLibrary, target: str) -> list[str]:
-        if library.short in self._references:
-            reference = self._references[library.short]
-            return [f'-D__HIP_KPACK_REF_FILE__="{reference}"', "-DHAS_FATBIN"]
-        if target in self._bundles:
-            return [
-                f'-D__HIP_FATBIN_FILE__="{self._bundles[target]}"',
-                "-DHAS_FATBIN",
-            ]
-        return []
+    dll = f"{file.removeprefix('lib').removesuffix('.so')}.dll"
+    return replace(library_named("miopen"), short="ck", file=file, version="", dll=dll)

@@ -9,7 +9,7 @@ from typing import get_args
 
 from core import console
 from core.cell import GroupCell
-from core.cli.options import Common, common_from, environment, source_date_epoch
+from core.cli.options import Common, add_platform, common_from, environment, source_date_epoch
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
 from core.run import group_name, records, stage
@@ -21,8 +21,7 @@ from rocm_packaging.packages.build import BuildRequest, build
 from rocm_packaging.packages.inputs import inputs_of
 from rocm_packaging.packages.layouts import Layout
 from rocm_packaging.packages.plan import PackagingPlan, make_plan
-
-SAMPLE = "sample"
+from rocm_packaging.sample_refs import brings_sample_rocm
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -89,15 +88,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --dry-run: print the plan as JSON",
     )
+    add_platform(parser)
     parser.epilog = (
         "Without --artifact-dir: the artifacts that fetch_artifacts fetched for --run-id and --gpu-family; "
-        "with --torch-ref sample, the embedded sample's."
+        "with --torch-ref sample, or a ref that extends it, the embedded sample's."
     )
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Package the artifacts, unless nothing has changed."""
     common = common_from(arguments)
+    if arguments.json and not common.dry_run:
+        raise UsageError("--json has no effect without --dry-run.", hint="Add --dry-run.")
+    if arguments.version and arguments.rc is not None:
+        raise UsageError("--rc has no effect with --version, which names the release.", hint="Leave it out.")
     for request in _requests(arguments, common):
         if common.dry_run:
             _print_plan(make_plan(request), json=arguments.json)
@@ -301,14 +305,16 @@ def _find_artifacts(arguments: argparse.Namespace, common: Common, layout: Layou
     if directory is not None:
         gpu_family = common.gpu_family or _family_of(directory)
         return _ArtifactSource(directory=directory, family=gpu_family, version=version)
-    if common.torch_ref != SAMPLE:
+    if not brings_sample_rocm(common.torch_ref):
         return _find_fetched_artifacts(common, version)
 
     from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 
-    sample_folder = common.cache / "sample" / f"artifacts-{layout}"
+    platform = common.outputs.platform
+    variant = layout if platform == "linux" else f"{platform}-{layout}"
+    sample_folder = common.cache / "sample" / f"artifacts-{variant}"
     return _ArtifactSource(
-        directory=ensure_artifacts(sample_folder, split=layout == "split"),
+        directory=ensure_artifacts(sample_folder, split=layout == "split", platform=platform),
         family=common.gpu_family or FAMILIES[0],
         version=version or ROCM_VERSION,
     )

@@ -26,9 +26,9 @@ from rocm_packaging.origin import (
     staged_source,
 )
 from rocm_packaging.packages.layouts import tested_targets
+from rocm_packaging.sample_refs import brings_sample_rocm
 from rocm_packaging.selftest import TestRequest, run_tests
 
-SAMPLE = "sample"
 _EXTRAS = ("libraries", "devel", "profiler")
 
 
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _families(common: Common) -> tuple[str, ...]:
     """Choose the GPU families: the ones given, the sample's, or this machine's."""
     name = common.gpu_family
-    if not name and common.torch_ref == SAMPLE:
+    if not name and brings_sample_rocm(common.torch_ref):
         from rocm_packaging.sample import FAMILIES
 
         name = next(iter(FAMILIES))

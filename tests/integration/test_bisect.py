@@ -22,9 +22,11 @@ from core.stores.directory import DirectoryStore
 from core.stores.location import open_store
 from core.wheel import distributions
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
-from tests.kit import repos, runs
+from tests.kit import repos, runs, sample
 from tests.kit.clones import Clone, printed_by
+from tests.kit.documented_commands import run_page
 from tests.kit.s3_servers import S3Server
+from tests.kit.sample import SampleRun
 from tests.kit.wheels import write_wheel
 
 pytestmark = pytest.mark.nightly
@@ -198,6 +200,35 @@ def test_finds_a_planted_commit_in_a_bucket(
     number_tested = len(tested.read_text().split())
     assert search.run(command=[*COMMAND, str(tested)]).stdout == completed.stdout
     assert len(tested.read_text().split()) == number_tested
+
+
+def test_every_command_of_the_page_for_the_sample_runs_as_it_stands(sample_run: SampleRun) -> None:
+    page = (ROOT / "docs" / "bisect.md").read_text(encoding="utf-8")
+    section = page.partition("## On the sample")[2].partition("\n## ")[0]
+
+    with sample.lend_workshop(sample_run) as path:
+        printed = run_page(Clone(path=path), section)
+
+    assert "The first bad one is local-broken" in printed
+
+
+def test_names_two_runs_that_have_nothing_in_common(history: Sequence[Build], tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    for number, torch_ref in enumerate((TORCH_REF, "other")):
+        publish_build(
+            store,
+            history[number].wheel,
+            run_id=run_name(number),
+            started=time_of(number),
+            step=f"build_torch-{torch_ref}-{PYTHON}",
+            torch_ref=torch_ref,
+        )
+
+    refused = search_runs(tmp_path, store.url, 0, 1).run(command=["true"])
+
+    assert refused.returncode == UsageError.exit_code
+    assert f"{run_name(0)} and {run_name(1)}" in refused.stderr
+    assert "torch ref" in refused.stderr
 
 
 def test_lists_a_run_without_a_record_by_the_time_of_its_lock(

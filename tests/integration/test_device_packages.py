@@ -186,12 +186,25 @@ def test_unsplit_libraries_are_those_of_the_family(target: Interpreter, dist: Pa
 @pytest.mark.parametrize(
     ("machine_targets", "packages", "expected"),
     [
-        ((), "torch", device_packages("amd-torch", "rocm-sdk")),
-        (("gfx950",), "torch", {"amd-torch-device-gfx950", "rocm-sdk-device-gfx950"}),
-        (("gfx950",), "torch[device-gfx942]", {"amd-torch-device-gfx942", "rocm-sdk-device-gfx942"}),
-        ((), "rocm[libraries,device-gfx942]", {"rocm-sdk-device-gfx942"}),
+        pytest.param(
+            (), "torch", device_packages("amd-torch", "rocm-sdk"), marks=pytest.mark.nightly, id="no GPU"
+        ),
+        pytest.param(("gfx950",), "torch", {"amd-torch-device-gfx950", "rocm-sdk-device-gfx950"}, id="a GPU"),
+        pytest.param(
+            ("gfx950",),
+            "torch[device-gfx942]",
+            {"amd-torch-device-gfx942", "rocm-sdk-device-gfx942"},
+            marks=pytest.mark.nightly,
+            id="another GPU's extra",
+        ),
+        pytest.param(
+            (),
+            "rocm[libraries,device-gfx942]",
+            {"rocm-sdk-device-gfx942"},
+            marks=pytest.mark.nightly,
+            id="ROCm alone",
+        ),
     ],
-    ids=["no GPU", "a GPU", "another GPU's extra", "ROCm alone"],
 )
 def test_a_persons_environment_gets_device_code(
     tmp_path: Path,

@@ -130,6 +130,7 @@ def test_fetched_artifacts_are_packaged_into_the_same_bytes(
 
 
 @pytest.mark.parametrize("killed_at", [1, 7, 45])
+@pytest.mark.nightly
 def test_a_killed_fetch_is_continued(
     checkout: Path, store: Path, expected_files: Mapping[str, tuple[int, str]], killed_at: int
 ) -> None:

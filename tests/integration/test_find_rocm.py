@@ -147,6 +147,7 @@ def test_pins_the_newest_green_run(desk: Desk, bucket: str) -> None:
     assert plan.digest() in outputs
 
 
+@pytest.mark.nightly
 def test_fetches_and_packages_what_is_pinned(desk: Desk) -> None:
     desk.find_rocm()
     (origin,) = Plan.read(desk.plan_file).rocm.origins
@@ -169,6 +170,7 @@ def test_fetches_and_packages_what_is_pinned(desk: Desk) -> None:
     assert build.returncode == 0, build.stderr
 
 
+@pytest.mark.nightly
 def test_refuses_to_fetch_what_is_not_pinned(desk: Desk) -> None:
     desk.find_rocm()
     (origin,) = Plan.read(desk.plan_file).rocm.origins

@@ -112,16 +112,17 @@ def install(target: Interpreter, tool: str, cache: Path, *words: str) -> process
 TOOLS_AND_PAGES = pytest.mark.parametrize(
     ("tool", "page", "form"),
     [
-        ("pip", "flat", "html"),
         ("pip", "simple", "json"),
-        ("uv", "flat", "html"),
         ("uv", "simple", "html"),
-        ("uv", "simple", "json"),
+        pytest.param("pip", "flat", "html", marks=pytest.mark.nightly),
+        pytest.param("uv", "flat", "html", marks=pytest.mark.nightly),
+        pytest.param("uv", "simple", "json", marks=pytest.mark.nightly),
     ],
 )
 
 
 @TOOLS_AND_PAGES
+@pytest.mark.nightly
 def test_resolution_asks_for_metadata_alone(
     tmp_path: Path, target: Interpreter, wheels: Path, tool: str, page: str, form: str
 ) -> None:
@@ -260,13 +261,13 @@ def client_fixture(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], 
 @pytest.mark.parametrize(
     ("client", "page", "form"),
     [
-        # Each installer with one kind of page, and each kind with two installers.
+        # Each kind of page with an installer.
         ("pip==22.3", "simple", "html"),
-        ("pip==23.1", "simple", "json"),
         ("pip", "flat", "html"),
-        ("uv", "flat", "html"),
-        ("uv", "simple", "html"),
         ("uv", "simple", "json"),
+        pytest.param("pip==23.1", "simple", "json", marks=pytest.mark.nightly),
+        pytest.param("uv", "flat", "html", marks=pytest.mark.nightly),
+        pytest.param("uv", "simple", "html", marks=pytest.mark.nightly),
         pytest.param("pip==22.3", "flat", "html", marks=pytest.mark.nightly),
         pytest.param("pip==22.3", "simple", "json", marks=pytest.mark.nightly),
         pytest.param("pip==23.1", "flat", "html", marks=pytest.mark.nightly),
@@ -300,6 +301,7 @@ def test_every_kind_of_page_is_read_by_every_installer(
 
 
 @TOOLS_AND_PAGES
+@pytest.mark.nightly
 def test_a_yanked_version_is_installed_only_where_it_is_pinned(
     tmp_path: Path, target: Interpreter, wheels: Path, tool: str, page: str, form: str
 ) -> None:

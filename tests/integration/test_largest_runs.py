@@ -73,6 +73,7 @@ def test_a_release_starts_every_job_of_its_plan_once(nightly: Plan) -> None:
     assert sorted(started) == sorted(f"{job.platform} {job.key}" for job in nightly.cells)
 
 
+@pytest.mark.nightly
 def test_a_shell_starts_with_the_variables_of_every_step(nightly: Plan) -> None:
     checked_environments: set[frozenset[tuple[str, str]]] = set()
     for job in started_jobs(nightly):

@@ -251,7 +251,7 @@ def test_a_cell_of_the_matrix_opens_its_part(open_tab: Callable[..., Tab]) -> No
     wait_for_open(tab, target)
 
 
-@pytest.mark.parametrize("where", ["file", "http"])
+@pytest.mark.parametrize("where", ["http", pytest.param("file", marks=pytest.mark.nightly)])
 def test_the_printed_command_installs_the_wheels_and_what_they_need(
     browser: Browser, tmp_path: Path, where: str
 ) -> None:

@@ -174,6 +174,7 @@ def break_record(source: Path, target: Path) -> Path:
     return target
 
 
+@pytest.mark.nightly
 def test_finds_a_damaged_wheel_and_builds_it_again(clone: Clone, tmp_path: Path) -> None:
     (audio,) = clone.wheels().glob("torchaudio-*.whl")
     good_digest = sha256(audio)
@@ -194,6 +195,7 @@ def test_finds_a_damaged_wheel_and_builds_it_again(clone: Clone, tmp_path: Path)
 
 
 @pytest.mark.usefixtures("cpu_torch")
+@pytest.mark.nightly
 def test_builds_for_family_cpu_with_nox_alone(clone: Clone) -> None:
     audio = clone.record(f"build_audio-sample-{TAG}", "cpu")
     (torch_wheel,) = clone.record(CPU_TORCH_RECORD, "cpu")["files"]
@@ -237,6 +239,15 @@ def test_fails_without_the_interpreter(clone: Clone) -> None:
     assert completed.returncode == 1
     assert "3.99" in printed_by(completed)
     assert "skipped" not in printed_by(completed).lower()
+
+
+def test_checks_the_options_of_every_session_before_the_first_one_works(clone: Clone) -> None:
+    completed = clone.nox("-s", "checkout", "check_wheels", "--", "--torch-ref=sample", "--stash")
+
+    assert completed.returncode == 1
+    assert "check_wheels" in printed_by(completed)
+    assert "--stash" in printed_by(completed)
+    assert "checked out" not in printed_by(completed)
 
 
 # Interrupted builds
@@ -410,10 +421,11 @@ def require_no_rights(written: Path) -> None:
     ("stage", "file", "options"),
     [
         ("build_apex", "setup.py", ("--apex-dir",)),
-        (
+        pytest.param(
             "test_torch",
             "test/conftest.py",
             ("--include=test_nn", "--allow-version-mismatch", "--pytorch-dir"),
+            marks=pytest.mark.nightly,
         ),
     ],
 )
@@ -431,6 +443,7 @@ def test_code_of_sources_sees_no_right_of_the_job(
     require_no_rights(written)
 
 
+@pytest.mark.nightly
 def test_rocms_own_programs_see_no_right_of_the_job(clone: Clone, tmp_path: Path) -> None:
     written_by_programs, written_by_sdist = tmp_path / "programs", tmp_path / "sdist"
     setup = f"import os\nopen({str(written_by_sdist)!r}, 'a').write(str(dict(os.environ)))\n".encode()
@@ -458,6 +471,7 @@ def test_rocms_own_programs_see_no_right_of_the_job(clone: Clone, tmp_path: Path
 # Trees of one's own
 
 
+@pytest.mark.nightly
 def test_names_the_wheel_of_an_own_tree_that_a_policy_refuses(clone: Clone, tmp_path: Path) -> None:
     tree = tmp_path / "torch"
     policy = tmp_path / "mine.toml"
@@ -551,6 +565,7 @@ def wait_until(condition: Callable[[], bool], *, seconds: float) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.nightly
 def test_interrupted_tests_leave_no_process_behind(clone: Clone, tmp_path: Path) -> None:
     tree = tmp_path / "pytorch"
     shutil.copytree(clone.path / "src" / "sample" / "torch-tests", tree, symlinks=True)

@@ -1,9 +1,6 @@
 """The rehearsal as its page tells it, command by command; and once more in a bucket."""
 
 import json
-import re
-import sys
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +11,11 @@ from core import process
 from core.http_server import served_store
 from core.stores.location import open_store
 from tests.kit.clones import TAG, Clone, printed_by
+from tests.kit.documented_commands import run_page
 from tests.kit.s3_servers import S3Server
 
 pytestmark = pytest.mark.nightly
 
-BLOCK = re.compile(r"^```(bash|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SET_NAME = "torch-2.10.0a0+cpu.sample"
 VISION = "torchvision"
 VISION_VERSION = "0.25.0a0+cpu.sample"
@@ -26,41 +23,11 @@ RUN = ("--run-id=local-rehearsal", "--gpu-family=cpu")
 PIP_OPTIONS = ("--isolated", "--force-reinstall", "--no-deps", "--no-index", "--no-cache-dir")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Command:
-    """A command of the page; one that is refused has the lines of the answer that follow it there."""
-
-    line: str
-    refusal: Sequence[str] | None = None
-
-
-def read_commands(page: str) -> Iterator[Command]:
-    """Read a page's commands in their order; those of a console block are refused."""
-    for kind, block in BLOCK.findall(page):
-        if kind == "bash":
-            yield from (Command(line=line) for line in block.splitlines())
-            continue
-        for dialogue in block.removeprefix("$ ").split("\n$ "):
-            line, *refusal = dialogue.strip().splitlines()
-            yield Command(line=line, refusal=refusal)
-
-
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     """Run every command of the page in a clone, and require of each what the page says."""
     clone = Clone.create(tmp_path_factory.mktemp("rehearsal") / "checkout")
-    path = f"{Path(sys.executable).parent}:{clone.variables()['PATH']}"
-    page = (clone.path / "docs" / "rehearsal.md").read_text(encoding="utf-8")
-
-    for command in read_commands(page):
-        completed = process.capture(
-            ["bash", "-c", command.line], cwd=clone.path, env=clone.variables(PATH=path), check=False
-        )
-        printed = printed_by(completed)
-        is_refused = completed.returncode != 0
-        assert is_refused == (command.refusal is not None), f"{command.line}\n{printed[-4000:]}"
-        for line in command.refusal or ():
-            assert line in printed, f"{command.line}\n{printed[-4000:]}"
+    run_page(clone, (clone.path / "docs" / "rehearsal.md").read_text(encoding="utf-8"))
     return clone
 
 

@@ -100,8 +100,11 @@ def released(
 
 @pytest.mark.parametrize(
     ("split", "targets"),
-    [(False, ()), (True, ()), (True, ("gfx942",))],
-    ids=["unsplit", "split", "split, one target"],
+    [
+        pytest.param(False, (), marks=pytest.mark.nightly, id="unsplit"),
+        pytest.param(True, (), marks=pytest.mark.nightly, id="split"),
+        pytest.param(True, ("gfx942",), id="split, one target"),
+    ],
 )
 def test_rocms_packages_become_what_a_build_of_the_release_would_be(
     tmp_path: Path, rocm_packages: Sequence[Path], targets: Sequence[str], *, split: bool
@@ -180,7 +183,7 @@ def installed_files(environment: Venv) -> set[str]:
     return {path.name for path in paths if path.suffix != ".pyc" and path.name != "__pycache__"}
 
 
-@pytest.fixture(params=["pip", "uv"])
+@pytest.fixture(params=[pytest.param("pip", marks=pytest.mark.nightly), "uv"])
 def installer(request: pytest.FixtureRequest, tmp_path: Path) -> Installer:
     """Return an installer over an environment with what rocm's sdist is built with."""
     environment = create_environment(tmp_path / "environment", *SEEDS)

@@ -92,6 +92,7 @@ def find_errors(wheels: list[Path]) -> list[Finding]:
 # The sample and its packages
 
 
+@pytest.mark.nightly
 def test_the_sample_is_generated_once(artifacts: Path) -> None:
     marker = artifacts / "base_lib_generic" / "artifact_manifest.txt"
     inode = marker.stat().st_ino
@@ -111,6 +112,7 @@ def test_the_sample_is_always_the_same(artifacts: Path, tmp_path: Path) -> None:
     assert digests(stale) == digests(artifacts)
 
 
+@pytest.mark.nightly
 def test_the_sample_is_generated_again_where_a_file_was_lost(artifacts: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "artifacts"
     shutil.copytree(artifacts, damaged, symlinks=True)
@@ -160,6 +162,7 @@ def test_a_profiler_without_a_needed_library_is_packaged_and_fails(artifacts: Pa
 # Checks of an installation
 
 
+@pytest.mark.nightly
 def test_a_missing_file_that_was_promised_fails_its_check(
     environment: Environment,
 ) -> None:
@@ -276,6 +279,7 @@ print(status, list(c), everything.rocm_sample_registered())
     assert lines == ["100 0", "0 [23.0, 34.0, 31.0, 46.0] 10"]
 
 
+@pytest.mark.nightly
 def test_a_library_loads_by_itself_from_its_own_package(
     shared: Environment,
 ) -> None:
@@ -328,6 +332,7 @@ def test_commands_fail_without_the_development_package(
     assert "rocm-sdk-devel is not installed" in completed.stderr
 
 
+@pytest.mark.nightly
 def test_skips_the_checks_of_packages_that_are_not_installed(
     core_alone: Environment,
 ) -> None:
@@ -338,6 +343,7 @@ def test_skips_the_checks_of_packages_that_are_not_installed(
     assert "skip  devel: all checks (the development tree is not installed)" in tested.stdout
 
 
+@pytest.mark.nightly
 def test_every_damage_fails_the_check_that_it_belongs_to(
     installed: Environment, sound_checks: Checks, tmp_path: Path
 ) -> None:
@@ -375,6 +381,7 @@ def test_every_damage_fails_the_check_that_it_belongs_to(
     ]
 
 
+@pytest.mark.nightly
 def test_a_library_that_is_found_elsewhere_has_not_passed(shared: Environment, tmp_path: Path) -> None:
     other = tmp_path / "elsewhere"
     other.mkdir()

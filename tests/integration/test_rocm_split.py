@@ -73,6 +73,7 @@ def test_a_whole_installation_works(installed: Environment) -> None:
     assert not (root / ".devel_links").exists()
 
 
+@pytest.mark.nightly
 def test_a_whole_installation_passes_its_checks_beside_another_rocm(
     installed: Environment,
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_whole_installation_passes_its_checks_beside_another_rocm(
     assert f"ok    libraries: {CK.format('gfx942')} loads" in tested.stdout
 
 
+@pytest.mark.nightly
 def test_a_compiler_without_device_libraries_fails(installed: Environment) -> None:
     installed.install(f"rocm-sdk-device-gfx1100=={ROCM_VERSION}")
     bitcode = "lib/llvm/amdgcn/bitcode/oclc_isa_version_1100.bc"
@@ -245,6 +247,7 @@ def test_reinstalled_devel_packages_expand_beside_device_packages(
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(NAMES[1:]))[::5], ids=str)
+@pytest.mark.nightly
 def test_an_uninstall_in_any_order_leaves_nothing(installed: Environment, order: tuple[str, ...]) -> None:
     installed.rocm_sdk("init")
 

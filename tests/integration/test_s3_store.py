@@ -117,6 +117,7 @@ def test_a_server_of_files_keeps_no_pages_of_folders(store: Store) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.nightly
 def test_nothing_is_lost_behind_a_network_that_fails(server: S3Server, tmp_path: Path, seed: int) -> None:
     bucket = server.make_bucket()
     sources = [write_file(tmp_path / f"{number}.whl", number * 40_000) for number in range(40)]

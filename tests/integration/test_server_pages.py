@@ -63,6 +63,7 @@ def queue_message(number: int, bucket: str, key: str) -> dict[str, str]:
     return {"eventSource": "aws:sqs", "messageId": str(number), "body": body}
 
 
+@pytest.mark.nightly
 def test_functions_side_by_side_end_with_whole_pages(
     call_function: Callable[[object], object], rclone: S3Server, tmp_path: Path
 ) -> None:

@@ -79,7 +79,19 @@ def check_out_with_git(git: Path, sample: Sample, tree: Path) -> process.Complet
     return process.capture(command, env=variables, cwd=ROOT, check=False)
 
 
-@pytest.mark.parametrize("call_number", [2, 7, 15, 20, 29, 38, 44, 50])
+@pytest.mark.parametrize(
+    "call_number",
+    [
+        7,
+        38,
+        pytest.param(2, marks=pytest.mark.nightly),
+        pytest.param(15, marks=pytest.mark.nightly),
+        pytest.param(20, marks=pytest.mark.nightly),
+        pytest.param(29, marks=pytest.mark.nightly),
+        pytest.param(44, marks=pytest.mark.nightly),
+        pytest.param(50, marks=pytest.mark.nightly),
+    ],
+)
 def test_a_killed_checkout_ends_in_the_same_state(
     sample: Sample, undisturbed: SourceTree, tmp_path: Path, call_number: int
 ) -> None:

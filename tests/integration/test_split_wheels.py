@@ -265,7 +265,7 @@ def test_refuses_a_broken_archive(fat: Path, tmp_path: Path) -> None:
 def test_refuses_parts_that_are_not_the_whole(
     fat: Path, parts: tuple[Path, ...], tmp_path: Path, positions: tuple[int, ...], name: str
 ) -> None:
-    code = plan_split(fat, tmp_path).contents.code
+    code = plan_split(fat, tmp_path).code
     require_whole(fat, parts, code)
 
     with pytest.raises(CheckError) as raised:

@@ -155,6 +155,7 @@ ENTERS_USERS_ENVIRONMENT = pytest.mark.parametrize("entrance", REQUIREMENTS)
 
 
 @ENTERS_BUILD
+@pytest.mark.nightly
 def test_no_call_for_others_brings_a_stranger_into_a_builds_environment(
     tmp_path: Path,
     target: Interpreter,
@@ -178,6 +179,7 @@ def test_no_call_for_others_brings_a_stranger_into_a_builds_environment(
 
 
 @ENTERS_USERS_ENVIRONMENT
+@pytest.mark.nightly
 def test_setup_venv_refuses_whoever_brings_a_stranger(
     tmp_path: Path, public: Path, our_folder: Path, entrance: str
 ) -> None:
@@ -317,6 +319,7 @@ def test_a_file_that_was_replaced_after_its_record_is_not_installed(tmp_path: Pa
     assert strangers_in(read_environment(tmp_path)) == []
 
 
+@pytest.mark.nightly
 def test_a_builds_sdist_is_built_by_the_locked_setuptools(
     tmp_path: Path, target: Interpreter, public: Path, our_folder: Path, setuptools_wheel: Path
 ) -> None:
@@ -351,6 +354,7 @@ def test_notices_what_others_alter_of_ours(
         pytest.fail("it was used")
 
 
+@pytest.mark.nightly
 def test_setup_venv_restores_what_was_altered_since(tmp_path: Path, public: Path, our_folder: Path) -> None:
     write_wheel(public, name="helper", version="1.0")
     command = ("setup-venv", tmp_path / "env", "--packages", "torch", "--find-links", our_folder)
@@ -387,6 +391,7 @@ def configure_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
 
 
 @pytest.mark.parametrize("setting", ["PIP_EXTRA_INDEX_URL", "UV_INDEX", "pip.conf", "uv.toml"])
+@pytest.mark.nightly
 def test_setup_venv_asks_no_index_that_somebody_set_for_ours(
     tmp_path: Path,
     public: Path,
@@ -405,6 +410,7 @@ def test_setup_venv_asks_no_index_that_somebody_set_for_ours(
     assert strangers_in(read_environment(tmp_path)) == []
 
 
+@pytest.mark.nightly
 def test_setup_venv_takes_no_strangers_for_a_yanked_version(
     tmp_path: Path, public: Path, our_folder: Path, configure_index: Callable[[str, str], None]
 ) -> None:

@@ -95,6 +95,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("width", [40, 80])
+@pytest.mark.nightly
 def test_builds_side_by_side_have_a_live_line_each(tree: Path, width: int) -> None:
     frames = frames_of(run_on_a_terminal(tree, "one,two", COLUMNS=str(width), NO_COLOR="1"))
 

@@ -43,6 +43,7 @@ def is_installed_by_uv(wheel: str | Path, folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("form", zip_files.REFUSED)
+@pytest.mark.nightly
 def test_a_form_that_is_refused_here_is_refused_by_uv(form: str, folder: Path, address: str) -> None:
     wheel = zip_files.write_form(folder / form, zip_files.REFUSED[form])
 
@@ -65,5 +66,6 @@ def test_a_form_that_is_accepted_here_is_installed_by_uv(form: str, folder: Path
 
 
 @pytest.mark.parametrize("name", REAL_WHEELS)
+@pytest.mark.nightly
 def test_accepts_wheels_by_the_usual_tools(name: str, tmp_path: Path) -> None:
     require_sound(download_locked_wheel(name, tmp_path))

@@ -39,6 +39,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     return Engine.create(tmp_path_factory.mktemp("workflows"))
 
 
+@pytest.mark.nightly
 def test_a_fork_builds_in_one_job_and_uploads_nothing(engine: Engine) -> None:
     payload = pull_request("build:pytorch", head="somebody/TheRock")
 
@@ -51,6 +52,7 @@ def test_a_fork_builds_in_one_job_and_uploads_nothing(engine: Engine) -> None:
     assert "test_smoke" not in run.sessions()
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_to_build_nothing_ends_behind_its_plan(engine: Engine) -> None:
     run = engine.run("pull_request", "1004", pull_request("ci:skip", "build:pytorch"))
 
@@ -111,6 +113,7 @@ def test_tests_of_a_release_install_what_is_staged(release: Run) -> None:
     assert record["inputs"]["source"].startswith("staging (")
 
 
+@pytest.mark.nightly
 def test_a_set_that_cannot_be_staged_is_neither_tested_nor_promoted(
     sample_run: SampleRun, tmp_path: Path
 ) -> None:

@@ -5,10 +5,9 @@ from dataclasses import replace
 from pathlib import PurePath, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from core.env.installer import Install
 from pytorch_build.build.cache import CompilerCache
 from pytorch_build.build.compilers import Compiler
-from pytorch_build.build.facts import BuildFacts, PackageFacts, TreeFacts
+from pytorch_build.build.facts import BuildFacts, TreeFacts
 from pytorch_build.build.inputs import BuildInputs, Dependency, RocmIdentity, build_flags
 from pytorch_build.build.plan import BuildPlan, plan_build
 from pytorch_build.build.toolchain import Provided
@@ -21,9 +20,6 @@ ROCM_VERSION = "7.10.0a20251120"
 TORCH_VERSION = f"2.10.0a0+rocm{ROCM_VERSION}"
 # Such as a project has whose folder is a source tree.
 TREE_FACTS = TreeFacts(files=frozenset({"setup.py", "pyproject.toml"}))
-LOCKED = Install(requirements=("setuptools",))
-ROCM_PACKAGES = Install(requirements=(f"rocm=={ROCM_VERSION}",), whose="ours")
-PACKAGES = PackageFacts(locked=LOCKED, rocm=ROCM_PACKAGES)
 GCC = Compiler(path="/usr/bin/c++", kind="gcc", version="14.2.0")
 
 TREES: dict[str, PurePath] = {
@@ -83,7 +79,6 @@ def build_facts(platform: str = "linux", **changes: Any) -> BuildFacts:
     facts = BuildFacts(
         platform=PLATFORMS[platform],
         gpu_family="gfx94X-dcgpu",
-        packages=PACKAGES,
         tree=TREES[platform],
         python=PYTHONS[platform],
         tree_facts=TREE_FACTS,

@@ -20,8 +20,8 @@ from core.run import records
 from core.run.records import FileRecord, Record
 from core.stores import Store
 from core.wheel import distributions
-from pytorch_build.build.build import Work, work_of
-from pytorch_build.build.inputs import BuildMaterials, Dependency
+from pytorch_build.build.build import Work
+from pytorch_build.build.inputs import BuildInputs, Dependency, inputs_of
 from pytorch_build.build.request import BuildOptions, BuildRequest
 from pytorch_build.components import COMPONENTS
 from pytorch_build.context import Context
@@ -253,12 +253,19 @@ class SampleBuild:
     """A build that was asked for, and what it is made of. Its inputs follow from both."""
 
     request: BuildRequest
-    materials: BuildMaterials
+    tree: Tree
+    rocm: RocmSource | None
+    dependencies: tuple[Dependency, ...]
+
+    @property
+    def inputs(self) -> BuildInputs:
+        """What its record digests."""
+        return inputs_of(self.request, self.tree, self.rocm, self.dependencies)
 
     @property
     def work(self) -> Work:
         """The build as it begins."""
-        return work_of(self.request, self.materials)
+        return Work(request=self.request, tree=self.tree, rocm=self.rocm, inputs=self.inputs)
 
     def requested(self, **changes: Any) -> SampleBuild:
         """Return the build with changes of what was asked for."""
@@ -270,7 +277,7 @@ class SampleBuild:
 
     def made_of(self, **changes: Any) -> SampleBuild:
         """Return the build with changes of what it is made of."""
-        return replace(self, materials=replace(self.materials, **changes))
+        return replace(self, **changes)
 
     def of(self, component: str) -> SampleBuild:
         """Return the build of another component."""
@@ -304,5 +311,7 @@ def sample_build(run: LocalRun) -> SampleBuild:
     triton = Dependency(project="triton", requirement="/run/triton.whl", version="3.6.0", digest="bb")
     return SampleBuild(
         request=request_build(run, "torch"),
-        materials=BuildMaterials(tree=ready_tree(tree), rocm=ROCM_SOURCE, dependencies=(triton,)),
+        tree=ready_tree(tree),
+        rocm=ROCM_SOURCE,
+        dependencies=(triton,),
     )

@@ -91,9 +91,8 @@ def render_pages(title: str, page_files: Sequence[PageFile]) -> dict[str, str]:
     pages: dict[str, bytes] = {}
     sections: dict[str, bytes | memoryview] = {}
     for project, files in files_by_project.items():
-        project_pages = make_project_pages(project, sort_files(files), settings)
-        pages |= project_pages.pages
-        sections[project] = project_pages.section
+        pages_of_project, sections[project] = make_project_pages(project, sort_files(files), settings)
+        pages |= pages_of_project
     pages["simple/index.html"] = write_root_html(files_by_project)
     pages[ROOT_PAGE] = write_root_page(RootPage(fingerprints=dict.fromkeys(files_by_project, "0")))
     pages[FLAT_PAGE] = b"".join(write_flat_page(title, "", sections))

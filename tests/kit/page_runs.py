@@ -277,8 +277,7 @@ def broken_run() -> RunFacts:
             repeat_command=f"nox -s build_torch -P 3.12 -- {options}",
         ),
     ]
-    keyed = tuple((str(number), record) for number, record in enumerate(records))
-    facts = GroupFacts(name=group, records=keyed)
+    facts = GroupFacts(name=group, records=tuple(records))
     locks = {"nightly": source_lock("nightly")}
     return RunFacts(run_id=RUN_ID, platform="linux", groups=(facts,), locks=locks)
 
@@ -361,9 +360,8 @@ def make_run(
                 records += cell_records(family, ref, python, grown=grown)
                 tests.append(group_of_tests(family, ref, python))
 
-        prefix = f"{run_id}-linux/manifests/{family}"
-        keyed = tuple((f"{prefix}/{record.name}.json", record) for record in records)
-        groups.append(GroupFacts(name=family, records=keyed, tests=tuple(tests)))
+        in_order_of_keys = sorted(records, key=lambda record: record.name)
+        groups.append(GroupFacts(name=family, records=tuple(in_order_of_keys), tests=tuple(tests)))
 
     locks = {ref: source_lock(ref, torch_seed=seed) for ref in refs}
     return RunFacts(run_id=run_id, platform="linux", groups=tuple(groups), locks=locks)

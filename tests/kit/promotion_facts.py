@@ -9,13 +9,14 @@ from ci.promote.documents import (
     Evidence,
     Override,
     PromotedFile,
+    Reason,
     Refusal,
     Ruling,
     StagedFile,
     StagedLock,
     StagingRecord,
 )
-from ci.promote.facts import Reason, SetFacts, StagedWheel
+from ci.promote.facts import SetFacts, StagedWheel
 from ci.promote.runs import CompletedTest, Outcome
 from core.cell import GroupCell, python_of_tag
 from tests.kit import wheels

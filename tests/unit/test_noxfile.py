@@ -1,8 +1,10 @@
 """The noxfile's sessions, called with a session that records what it is asked to run."""
 
 import inspect
+import json
 import logging
 import sys
+import threading
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -39,7 +41,17 @@ class RecordingSession:
     invoked_from: str = "folder-of-the-user"
     bin: str = str(ENVIRONMENT)
     commands: list[list[str]] = field(default_factory=list)
-    options_of_run: dict[str, Any] = field(default_factory=dict)
+    environments: list[dict[str, str]] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+
+    @property
+    def _runner(self) -> SimpleNamespace:
+        """The part of nox's runner that says which sessions of the call have not begun."""
+        runners = []
+        for name, function in SESSIONS.items():
+            runner = SimpleNamespace(name=name, func=function, posargs=self.posargs)
+            runners.append((runner, name in self.waiting))
+        return SimpleNamespace(manifest=SimpleNamespace(list_all_sessions=lambda: runners))
 
     @property
     def virtualenv(self) -> SimpleNamespace:
@@ -50,7 +62,7 @@ class RecordingSession:
 
     def run(self, *command: str, **options: Any) -> None:
         self.commands.append(list(command))
-        self.options_of_run = options
+        self.environments.append(options["env"])
 
     def error(self, message: str) -> NoReturn:
         raise SessionError(message)
@@ -150,7 +162,49 @@ def test_a_front_door_is_told_where_relative_paths_of_the_user_begin() -> None:
 
     call_session("check_wheels", session)
 
-    assert session.options_of_run["env"] == {"INVOKED_FROM": "folder-of-the-user"}
+    assert session.environments == [{"INVOKED_FROM": "folder-of-the-user"}]
+
+
+# Sessions that are named together
+
+
+@pytest.fixture
+def options_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noxfile, "OPTIONS_CHECKED", threading.Event())
+
+
+@pytest.mark.usefixtures("options_unchecked")
+def test_the_first_of_several_sessions_has_the_options_of_the_later_ones_checked() -> None:
+    session = make_session("build_torch", "--no-split", waiting=["check_wheels", "lint", "build_triton"])
+
+    SESSIONS["build_torch"].func(session)
+
+    check, build = session.commands
+    assert check[1:] == ["-m", "core.cli.later_sessions"]
+    assert build[2:5] == ["pytorch_build", "build", "torch"]
+    assert json.loads(session.environments[0]["LATER_SESSIONS"]) == {
+        "build_triton": ["pytorch_build", "build", "triton", "--no-split"],
+        "check_wheels": ["pytorch_build", "check-wheels", "--no-split"],
+    }
+
+
+@pytest.mark.usefixtures("options_unchecked")
+def test_options_of_later_sessions_are_checked_once() -> None:
+    first = make_session("build_torch", "--no-split", waiting=["check_wheels"])
+    SESSIONS["build_torch"].func(first)
+
+    second = make_session("build_vision", "--no-split", waiting=["check_wheels"])
+    SESSIONS["build_vision"].func(second)
+
+    assert len(second.commands) == 1
+
+
+@pytest.mark.usefixtures("options_unchecked")
+@pytest.mark.parametrize("words", [[], ["--help"]], ids=["no-options", "help"])
+def test_checks_no_options_where_there_are_none(words: list[str]) -> None:
+    session = make_session("build_torch", *words, waiting=["check_wheels"])
+
+    call_session("build_torch", session)
 
 
 # Cells

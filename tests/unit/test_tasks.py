@@ -50,6 +50,21 @@ def exit_code_of(task: str, *, remainder: str = "", **options: Any) -> int:
 # The command line
 
 
+@pytest.mark.parametrize("module", ["pydantic", "zlib_ng"])
+def test_names_a_package_that_the_tools_environment_lacks(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail_to_import(*_arguments: object, **_options: object) -> None:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    monkeypatch.setattr(flow, "run_ref", fail_to_import)
+
+    assert exit_code_of("ci", **SAMPLE) == EnvironmentSetupError.exit_code
+    printed = capsys.readouterr().err
+    assert module in printed
+    assert "requirements.txt" in printed
+
+
 def test_there_are_six_flows() -> None:
     assert sorted(TASKS) == ["change", "ci", "event", "nightly", "promote", "release"]
 

@@ -84,14 +84,6 @@ class PageSettings:
         return _digest([page_format(), self.title, self.notices, *page_etags])
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProjectPages:
-    """The pages of a project, by path, and its section of the flat page."""
-
-    pages: Mapping[str, bytes]
-    section: bytes
-
-
 def find_changed_projects(
     root: RootPage,
     listing: Listing,
@@ -104,7 +96,10 @@ def find_changed_projects(
 
     changed_projects: set[str] = set()
     for project in projects:
-        if _listed_fingerprint(project, listing, settings) != root.fingerprints.get(project):
+        page_etags = _page_etags(settings.project_paths(project), listing)
+        stored_files = listing.projects.get(project, ())
+        fingerprint = settings.project_fingerprint(project, stored_files, page_etags)
+        if fingerprint != root.fingerprints.get(project):
             changed_projects.add(project)
 
     return changed_projects
@@ -163,15 +158,15 @@ def make_project_pages(
     project: str,
     page_files: Sequence[PageFile],
     settings: PageSettings,
-) -> ProjectPages:
-    """Return the pages of a project from its files in order."""
+) -> tuple[Mapping[str, bytes], bytes]:
+    """Return the pages of a project, by path, and its section of the flat page, from its files in order."""
     requirement = requirement_of(project, settings.extras.get(project, ""), page_files)
     rows = write_rows(page_files)
     html = write_project_html(requirement, project, rows, settings.dependencies_address)
     pages: dict[str, bytes] = {}
     for path in settings.project_paths(project):
         pages[path] = write_project_page(project, page_files) if path.endswith(".json") else html
-    return ProjectPages(pages=pages, section=write_section(requirement, project, rows))
+    return pages, write_section(requirement, project, rows)
 
 
 def find_stale_paths(
@@ -185,15 +180,6 @@ def find_stale_paths(
     for project in projects:
         expected_paths.update(settings.project_paths(project))
     return sorted(listing.pages.keys() - expected_paths)
-
-
-def _listed_fingerprint(
-    project: str,
-    listing: Listing,
-    settings: PageSettings,
-) -> str:
-    page_etags = _page_etags(settings.project_paths(project), listing)
-    return settings.project_fingerprint(project, listing.projects.get(project, ()), page_etags)
 
 
 def _page_etags(paths: Iterable[str], listing: Listing) -> Sequence[str]:

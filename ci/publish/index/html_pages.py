@@ -1,7 +1,8 @@
 """HTML pages: a project's, the list of projects (both PEP 503), and the flat page for ``--find-links``.
 
-The flat page has one section for each project, so that a change of one replaces its section and copies the
-others as bytes. The only script writes a page's own address into its commands; installers see plain links.
+The flat page begins with the commands that most people look for. Below them it has one folded section for
+each project, so that a change of one replaces its section and copies the others as bytes. The only script
+writes a page's own address into its commands; installers see plain links.
 """
 
 import hashlib
@@ -18,6 +19,7 @@ from ci.publish.index.files import PageFile, RecordedFile, StoredFile, newest_ve
 from ci.publish.index.json_pages import format_time, write_project_page
 from ci.publish.index.names import relative_address
 from core import console
+from core.errors import DataError
 
 
 class Notice(NamedTuple):
@@ -32,9 +34,14 @@ class Notice(NamedTuple):
 Section = bytes | memoryview
 
 _DEVICE_PROJECT = re.compile(r"(?:amd-(?P<host>[a-z0-9-]+)|rocm-sdk)-device-gfx.+")
-_SECTION_START = re.compile(rb"<section>\n<h2>([a-z0-9-]+)</h2>\n")
-_SECTION_END = b"</section>\n"
+_SECTION_START = re.compile(rb"<details>\n<summary><h2>([a-z0-9-]+)</h2>")
+_SECTION_END = b"</details>\n"
+_COMMAND = re.compile(rb'<pre>pip install "([^"]+)"')
+# What people install by name: of a page with PyTorch these of the projects that it has, else ROCm.
+_PYTORCH_PROJECTS = ("torch", "torchvision", "torchaudio")
 _ROW_START = '<li><a href="'
+
+_FLAT_PAGE_OPTION = "--find-links <var>ADDRESS-OF-THIS-PAGE</var>"
 
 # Read through pkgutil, because the function behind a bucket's events is imported from a zip.
 _TEMPLATE = (pkgutil.get_data(__name__, "page.html") or b"").decode()
@@ -65,8 +72,10 @@ def write_section(
     rows: str,
 ) -> bytes:
     """Return a project's part of the flat page."""
-    commands = _write_commands(requirement, "--find-links <var>ADDRESS-OF-THIS-PAGE</var>")
-    return f"<section>\n<h2>{project}</h2>\n{commands}<ul>\n{rows}</ul>\n</section>\n".encode()
+    file_count = console.counted(rows.count("<li>"), "file")
+    summary = f"<summary><h2>{project}</h2> <span>{file_count}</span></summary>"
+    commands = _write_commands([requirement], _FLAT_PAGE_OPTION)
+    return f"<details>\n{summary}\n{commands}<ul>\n{rows}</ul>\n</details>\n".encode()
 
 
 def write_project_html(
@@ -86,7 +95,7 @@ def write_project_html(
     if dependencies_address is not None:
         others = f'<var data-to="{dependencies_address}">ADDRESS-OF-DEPENDENCIES</var>'
         options = f"--index-url {others} --extra-index-url {index}"
-    commands = _write_commands(requirement, options)
+    commands = _write_commands([requirement], options)
     head = _write_head(f"Links for {project}")
     links = rows.replace(_ROW_START, f"{_ROW_START}../../")
     return f"{head}{commands}<ul>\n{links}</ul>\n{_FOOT}".encode()
@@ -121,7 +130,8 @@ def write_flat_page(
     """Return the flat page, in parts that together may be large."""
     file_count = sum(bytes(section).count(b"\n<li>") for section in sections.values())
     count = console.counted(file_count, "file")
-    head = f"{_write_head(escape(title))}<p>{count}</p>\n{notices}"
+    install_commands = _write_install_commands(sections)
+    head = f"{_write_head(escape(title))}<p>{count}</p>\n{install_commands}{notices}"
     ordered_sections = [sections[project] for project in sorted(sections)]
     return [head.encode(), *ordered_sections, _FOOT.encode()]
 
@@ -193,6 +203,45 @@ def _write_head(title: str) -> str:
     return _HEAD.replace("@TITLE@", title)
 
 
-def _write_commands(requirement: str, index_option: str) -> str:
-    lines = [f'<pre>{tool} install "{requirement}" {index_option}</pre>\n' for tool in ("pip", "uv pip")]
+def _write_install_commands(sections: Mapping[str, Section]) -> str:
+    """Return the commands that install PyTorch from a flat page, else ROCm; none where it has neither."""
+    requirements = _requirements_of_people(sections)
+    if not requirements:
+        return ""
+    return f"<section>\n{_write_commands(requirements, _FLAT_PAGE_OPTION)}</section>\n"
+
+
+def _requirements_of_people(sections: Mapping[str, Section]) -> Sequence[str]:
+    """Return what most people install of these projects, in one command."""
+    if "torch" not in sections:
+        return [_requirement_of_section(sections["rocm"])] if "rocm" in sections else []
+
+    requirements: list[str] = []
+    torch_label = _local_label(_requirement_of_section(sections["torch"]))
+    for project in _PYTORCH_PROJECTS:
+        if project in sections:
+            requirement = _requirement_of_section(sections[project])
+            # Of another build the newest one would not go with this torch.
+            if _local_label(requirement).endswith(torch_label):
+                requirements.append(requirement)
+    return requirements
+
+
+def _requirement_of_section(section: Section) -> str:
+    match = _COMMAND.search(section)
+    if match is None:
+        raise DataError(f"A section of the flat page has no command: {bytes(section[:80])!r}")
+    return match[1].decode()
+
+
+def _local_label(requirement: str) -> str:
+    """Return what the version of a requirement says behind the plus: the ROCm that it was built for."""
+    return requirement.partition("+")[2]
+
+
+def _write_commands(requirements: Iterable[str], index_option: str) -> str:
+    quoted_requirements = " ".join(f'"{requirement}"' for requirement in requirements)
+    lines = [
+        f"<pre>{tool} install {quoted_requirements} {index_option}</pre>\n" for tool in ("pip", "uv pip")
+    ]
     return "".join(lines)

@@ -6,12 +6,13 @@ A listing gives names, sizes, times and ETags. A source says the rest of a file 
 import hashlib
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from sys import intern
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from ci.publish.index.files import DescribedFile, RecordedFile, StoredFile
 from ci.publish.index.html_pages import Notice
@@ -31,23 +32,30 @@ class HeldBackError(Exception):
     """A file is not complete yet, as its upload may go on."""
 
 
-class Source(Protocol):
-    """What knows the files of a folder."""
+@dataclass(frozen=True, kw_only=True)
+class Source(ABC):
+    """What knows the files of a folder.
 
-    @property
-    def needs_records(self) -> bool:
-        """Whether a file that no record names is not listed."""
+    Attributes:
+        needs_records: Whether a file that no record names is not listed.
+    """
+
+    store: Store
+    needs_records: ClassVar[bool] = False
 
     def list_records(self) -> Mapping[str, str]:
-        """Return the ETags of the records, by key."""
+        """Return the ETags of the records, by key; nothing where none name the files."""
+        return {}
 
     def read_records(
         self,
-        keys: Sequence[str],
-        folder: str,
+        keys: Sequence[str],  # noqa: ARG002 - there are none
+        folder: str,  # noqa: ARG002
     ) -> Mapping[str, Sequence[RecordedFile]]:
         """Return what each of these records says of the files directly in a folder."""
+        return {}
 
+    @abstractmethod
     def describe(
         self,
         stored_file: StoredFile,
@@ -64,13 +72,13 @@ class Source(Protocol):
 
     def notices(self) -> Sequence[Notice]:
         """Return what the flat page says above its files."""
+        return ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordSource:
+class RecordSource(Source):
     """JSON documents in a folder name the files: a run's records, or a release's decisions."""
 
-    store: Store
     prefix: str
     needs_records = True
 
@@ -104,7 +112,7 @@ class RecordSource:
             raise HeldBackError("its metadata sidecar does not exist yet")
 
         key = join_key(folder, stored_file.filename)
-        sha256 = self._file_sha256(key, stored_file)
+        sha256 = self._digest_of(key, stored_file)
         recorded_file = best_candidate(
             candidates,
             size=stored_file.size,
@@ -113,14 +121,12 @@ class RecordSource:
         if recorded_file is None:
             raise self._refusal(key)
         if recorded_file.metadata_sha256 is not None:
-            self._require_sidecar(f"{key}{SIDECAR_SUFFIX}", recorded_file.metadata_sha256)
+            sidecar_key = f"{key}{SIDECAR_SUFFIX}"
+            if hashlib.sha256(self.store.read(sidecar_key)).hexdigest() != recorded_file.metadata_sha256:
+                raise self._refusal(sidecar_key)
         return DescribedFile(recorded_file, stored_file)
 
-    def notices(self) -> Sequence[Notice]:
-        """Return nothing."""
-        return ()
-
-    def _file_sha256(
+    def _digest_of(
         self,
         key: str,
         stored_file: StoredFile,
@@ -129,14 +135,6 @@ class RecordSource:
             # It remembers digests, and finds them by what was just listed.
             return self.store.digest_of(Stored(key, stored_file.size, stored_file.etag, stored_file.modified))
         return self.store.digest(key)
-
-    def _require_sidecar(
-        self,
-        key: str,
-        sha256: str,
-    ) -> None:
-        if hashlib.sha256(self.store.read(key)).hexdigest() != sha256:
-            raise self._refusal(key)
 
     def _refusal(self, key: str) -> StoreError:
         return StoreError(
@@ -159,31 +157,7 @@ class RecordSource:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _UnrecordedSource:
-    """Files that no record names."""
-
-    store: Store
-    needs_records = False
-
-    def list_records(self) -> Mapping[str, str]:
-        """Return nothing."""
-        return {}
-
-    def read_records(
-        self,
-        keys: Sequence[str],  # noqa: ARG002 - there are none
-        folder: str,  # noqa: ARG002
-    ) -> Mapping[str, Sequence[RecordedFile]]:
-        """Return nothing."""
-        return {}
-
-    def notices(self) -> Sequence[Notice]:
-        """Return nothing."""
-        return ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class UploadedSource(_UnrecordedSource):
+class UploadedSource(Source):
     """Files that our uploads put: their digest is the object's metadata, a wheel's metadata its sidecar.
 
     Two requests a file that no page lists yet.
@@ -221,7 +195,7 @@ class UploadedSource(_UnrecordedSource):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FolderSource(_UnrecordedSource):
+class FolderSource(Source):
     """Wheels and sdists without records: each is read once, and a sidecar is written beside a wheel.
 
     `workspace` is a folder for files that are fetched.

@@ -1,6 +1,14 @@
 // Every library of the sample is this file, compiled once for each name with
 // -DLIBRARY="name" and -DIN_name. A library exports its name, and the functions of its block.
+#include <stddef.h>
+
+#ifdef _WIN32
+#define EXPORT extern "C" __declspec(dllexport)
+#define PER_THREAD  // a DLL of MinGW would need a library for it
+#else
 #define EXPORT extern "C" __attribute__((visibility("default")))
+#define PER_THREAD __thread
+#endif
 
 EXPORT const char* rocm_sample_library() { return LIBRARY; }
 
@@ -13,7 +21,7 @@ EXPORT const char* rocm_sample_library() { return LIBRARY; }
 #include <string.h>
 #include "hip/hip_runtime_api.h"
 
-static __thread hipError_t last_error = hipSuccess;
+static PER_THREAD hipError_t last_error = hipSuccess;
 static hipError_t keep(hipError_t error) {
   if (error != hipSuccess) last_error = error;
   return error;
@@ -85,7 +93,7 @@ EXPORT int hiprtcVersion(int* major, int* minor) { *major = 7; *minor = 99; retu
 #endif
 
 #ifdef IN_amd_comgr
-EXPORT void amd_comgr_get_version(unsigned long* major, unsigned long* minor) { *major = 3; *minor = 0; }
+EXPORT void amd_comgr_get_version(size_t* major, size_t* minor) { *major = 3; *minor = 0; }
 #endif
 
 #ifdef IN_rocm_sysdeps_liblzma
@@ -152,11 +160,11 @@ EXPORT int hipblasSgemm(void* handle, int transa, int transb, int m, int n, int 
 
 #ifdef IN_hiprand
 // A counter-based generator (splitmix64): the same seed gives the same numbers everywhere.
-EXPORT void hiprand_sample_uniform(unsigned long seed, float* out, long count) {
+EXPORT void hiprand_sample_uniform(size_t seed, float* out, long count) {
   for (long i = 0; i < count; ++i) {
-    unsigned long z = seed + 0x9E3779B97F4A7C15ul * (i + 1);
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ul;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBul;
+    size_t z = seed + 0x9E3779B97F4A7C15ull * (i + 1);
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
     out[i] = ((z ^ (z >> 31)) >> 40) / 16777216.0f;
   }
 }
@@ -175,7 +183,7 @@ EXPORT void hipfft_sample_butterfly(float* pairs, long count) {
 #endif
 
 #ifdef IN_miopen
-EXPORT int miopenGetVersion(unsigned long* major, unsigned long* minor, unsigned long* patch) {
+EXPORT int miopenGetVersion(size_t* major, size_t* minor, size_t* patch) {
   *major = 3; *minor = 6; *patch = 0;
   return 0;
 }

@@ -76,6 +76,11 @@ def test_refuses_a_layout_where_no_rocm_is_packaged() -> None:
         flow.run_ref(common, rocm_layout="split")
 
 
+def test_refuses_a_layout_for_a_plan_that_packages_no_rocm() -> None:
+    with pytest.raises(UsageError, match="--rocm-layout"):
+        flow.run_plan(configure_options_of_release("rehearsal"), Target(rocm_layout="split"), dry_run=True)
+
+
 def test_a_policy_is_for_builds_and_checks(capsys: pytest.CaptureFixture[str]) -> None:
     lines = dry_run_of_ref(capsys, policy="/mine.toml").splitlines()
     (limited_line,) = [line for line in lines if "--policy=/mine.toml" in line]

@@ -168,7 +168,7 @@ def write_builds(store: Store, run: RunOutputs, *, grown: int = 0) -> None:
         ("gfx942-gfx1100",), page_runs.REFS[:1], ("cp313t",), run_id=run.run_id, grown=grown
     )
     for group in facts.groups:
-        for _key, record in group.records:
+        for record in group.records:
             records.write(store, run, group.name, record)
     failure = page_runs.make_record(
         "build_audio", "gfx1151", page_runs.REFS[0], "cp312", status="failed", exit_code=4, error="It broke."

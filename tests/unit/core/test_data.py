@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from core.data import Dated, Model, load_toml, parse_json
+from core.data import Dated, Model, load_toml, parse_json, read_toml
 from core.errors import DataError, MissingInputError
 
 
@@ -60,6 +60,13 @@ def test_names_the_file_and_the_place_of_a_fault(
 
     assert str(path) in raised.value.message
     assert all(name in raised.value.message for name in mentioned)
+
+
+def test_reads_a_file_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "file.toml"
+    path.write_bytes(b"\xef\xbb\xbfcount = 2\r\n")
+
+    assert read_toml(path) == {"count": 2}
 
 
 def test_names_a_file_that_does_not_exist(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import ServiceError
-from core.http import Answer, download, fetch, open_url, remote_file, send_request
+from core.http import Answer, digest_of, download, fetch, open_url, remote_file, send_request
 from core.http_server import answering
 from tests.kit.servers import Quiet, served
 
@@ -133,6 +133,46 @@ def test_asks_a_service_once_as_its_callers_decide_when_to_ask_again() -> None:
     with answering(Server) as url:
         assert send_request(url, headers={}).status == 503
     assert len(Server.requests) == 1
+
+
+class BreakingServer(Quiet):
+    """Breaks off in the middle of its first answer."""
+
+    requests: list[str] = []  # noqa: RUF012 - as above
+
+    def do_GET(self) -> None:  # noqa: N802 - the base class's name
+        """Answer a request."""
+        self.requests.append(self.path)
+        is_broken = len(self.requests) == 1
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(CONTENT)))
+        self.end_headers()
+        self.wfile.write(CONTENT[:5000] if is_broken else CONTENT)
+        self.close_connection = True
+
+
+def test_reads_a_page_again_that_broke_off() -> None:
+    class Server(BreakingServer):
+        requests: list[str] = []  # noqa: RUF012 - as above
+
+    with answering(Server) as url:
+        assert fetch(url).text == CONTENT.decode("utf-8", "replace")
+
+
+def test_reads_a_file_again_that_broke_off() -> None:
+    class Server(BreakingServer):
+        requests: list[str] = []  # noqa: RUF012 - as above
+
+    with answering(Server) as url:
+        assert digest_of(url) == CONTENT_SHA256
+
+
+def test_reads_a_file_again_that_breaks_off_without_ranges() -> None:
+    class Server(BreakingServer):
+        requests: list[str] = []  # noqa: RUF012 - as above
+
+    with answering(Server) as url:
+        assert remote_file(url).read() == CONTENT
 
 
 # Passwords
@@ -289,6 +329,16 @@ def test_shows_a_token_to_no_other_server() -> None:
         send_request(f"{url}/here", headers={"Authorization": "Bearer secret"})
 
     assert Server.passwords == ["Bearer secret", ""]
+
+
+def test_tells_where_a_redirect_led() -> None:
+    class Server(RedirectingServer):
+        passwords: list[str] = []  # noqa: RUF012 - as above
+
+    with answering(Server) as url:
+        own_url = url.replace("//", "//me:secret@")
+        assert fetch(f"{own_url}/here").redirected_to == f"{own_url}/there"
+        assert fetch(f"{url}/there").redirected_to is None
 
 
 def test_never_repeats_a_request_with_a_body() -> None:

@@ -16,6 +16,12 @@ def test_reads_links_as_installers_read_them() -> None:
     }
 
 
+def test_digests_of_links_may_be_in_upper_case() -> None:
+    page = f'<a href="torch-2.10.0.whl#sha256={TORCH_SHA256.upper()}">torch</a>'
+
+    assert links(page)["torch-2.10.0.whl"].sha256 == TORCH_SHA256
+
+
 def test_links_are_relative_to_the_base_that_a_page_names() -> None:
     page = '<base href="https://files.example/simple/"><a href="../torch-2.10.0.whl">torch</a>'
 

@@ -80,6 +80,7 @@ def test_does_not_run_an_installer_without_its_digest(tmp_path: Path, digest: st
     assert not (tmp_path / "etc").exists()
 
 
+@pytest.mark.nightly
 def test_makes_an_environment_of_the_bases_python(tmp_path: Path) -> None:
     run_script(tmp_path)
 

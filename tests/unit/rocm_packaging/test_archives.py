@@ -142,16 +142,23 @@ def test_offers_the_nearest_component() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["{digest}\n", "{upper}  blas_lib_generic.tar.zst\n"],
-    ids=["digest", "digest and name"],
+    [
+        "{digest}\n",
+        "{upper}  blas_lib_generic.tar.zst\n",
+        "\\{digest}  blas\\nlib.tar.zst\n",
+        "SHA256 (blas_lib_generic.tar.zst) = {digest}\n",
+        "SHA2-256(blas_lib_generic.tar.zst)= {upper}\n",
+        "\ufeff{digest}\r\n",
+    ],
+    ids=["digest", "digest and name", "escaped name", "BSD", "openssl", "byte order mark"],
 )
-def test_reads_the_first_word_of_a_digest_file(text: str) -> None:
+def test_reads_the_digest_of_every_form_of_digest_file(text: str) -> None:
     digest = "ab" * 32
 
     assert parse_sidecar(text.format(digest=digest, upper=digest.upper()), where="x") == digest
 
 
-@pytest.mark.parametrize("text", ["", "\n", "abc\n", f"x{'ab' * 32}"])
+@pytest.mark.parametrize("text", ["", "\n", "abc\n", f"x{'ab' * 32}", f"MD5 (blas) = {'ab' * 32}"])
 def test_refuses_a_digest_file_without_a_digest(text: str) -> None:
     with pytest.raises(ArtifactError, match="blas"):
         parse_sidecar(text, where="blas.sha256sum")

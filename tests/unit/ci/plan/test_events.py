@@ -346,10 +346,10 @@ def test_does_not_wait_long_for_github(variable: str) -> None:
 def test_git_tells_which_files_a_push_changed(tmp_path: Path, event: events.Event) -> None:
     repository = tmp_path / "checkout"
     first = repos.commit_files(repository, {"a.py": "1", "kept.md": ""})
-    repos.commit_files(repository, {"new name é.txt": "", "docs/b.md": ""})
+    second = repos.commit_files(repository, {"new name é.txt": "", "docs/b.md": ""})
 
     # The commit of the pull request is no merge: its files are those since the base, too.
-    changes = events.event_changes(replace(event, base=first), repository, None)
+    changes = events.event_changes(replace(event, base=first, commit=second), repository, None)
 
     assert sorted(changes.files or ()) == ["docs/b.md", "new name é.txt"]
 
@@ -362,10 +362,12 @@ def test_git_tells_which_files_a_merge_brings(tmp_path: Path) -> None:
     repos.run_git(repository, "checkout", "-q", "-b", "topic", first)
     repos.run_git(repository, "mv", "a.py", "moved.py")
     repos.run_git(repository, "commit", "-q", "-m", "move")
+    head = repos.run_git(repository, "rev-parse", "HEAD")
     repos.run_git(repository, "checkout", "-q", "--detach", second)
     repos.run_git(repository, "merge", "-q", "--no-ff", "-m", "merge", "topic")
 
-    changed_files = events.changed_by_git(replace(PULL_REQUEST, base="c" * 40), repository)
+    # The base that the event names may be missing: GitHub's merge is fetched with its parents alone.
+    changed_files = events.changed_by_git(replace(PULL_REQUEST, base="c" * 40, commit=head), repository)
 
     assert sorted(changed_files) == ["a.py", "moved.py"]
 

@@ -4,13 +4,26 @@ from dataclasses import fields
 
 import pytest
 
-from ci.plan.inputs import Inputs, Labels, known_labels, read_labels, table
+from ci.plan.inputs import Inputs, Labels, known_labels, read_inputs, read_labels, table
 from core.errors import UsageError
 from tests.kit.planning import ci_data
 
 
 def test_every_input_is_explained() -> None:
     assert list(table().inputs) == [field.name for field in fields(Inputs)]
+
+
+@pytest.mark.parametrize("value", [3.1, ["3.12", 3.1]], ids=["number", "number in a list"])
+def test_refuses_a_number_that_may_have_lost_zeros(value: object) -> None:
+    with pytest.raises(UsageError) as raised:
+        read_inputs({"pytorch_python_versions": value}, exact=True)
+
+    assert "pytorch_python_versions" in raised.value.message
+    assert '"3.1"' in raised.value.hint
+
+
+def test_takes_a_run_id_that_is_a_number() -> None:
+    assert read_inputs({"artifact_run_id": 17123441166}, exact=True).artifact_run_id == "17123441166"
 
 
 def test_reads_labels_in_any_case() -> None:

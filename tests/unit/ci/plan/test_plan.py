@@ -1,7 +1,6 @@
 """What every kind of event plans: the rows of the trigger table, and what stands beside it."""
 
 from collections.abc import Mapping
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from core.errors import UsageError
 from core.run import Platform
 from core.run.plan import Plan, PlannedJob, Upload
 from tests.kit.planning import (
-    TODAY,
     changed_data,
     changed_runners,
     ci_data,
@@ -248,6 +246,23 @@ def test_a_pull_request_has_the_version_of_its_commit() -> None:
     plan = plan_event("pull_request", pull_request())
 
     assert plan.rocm.version == f"10.1.0.dev0+{'a' * 40}"
+
+
+def test_the_sample_is_built_for_the_gpus_that_it_has_rocm_for() -> None:
+    sample = {"pytorch_git_refs": "sample"}
+
+    plan = plan_event("pull_request", pull_request(), inputs_of_call=sample)
+
+    assert families_by_stage(plan)["build_rocm"] == ["gfx94X-dcgpu", "gfx110X-all"]
+    assert {variant.gpu_family for variant in plan.variants} == {"gfx94X-dcgpu", "gfx110X-all"}
+    assert reason_left_out(plan, "gfx1151 on linux") == "the sample has no ROCm for it"
+
+
+def test_a_family_that_the_sample_has_no_rocm_for_is_refused() -> None:
+    with pytest.raises(UsageError, match="gfx1151") as refused:
+        plan_dispatch(linux_amdgpu_families="gfx1151", pytorch_git_refs="sample")
+
+    assert "gfx94X-dcgpu" in refused.value.hint
 
 
 def test_a_push_has_the_version_of_its_commit() -> None:
@@ -599,82 +614,6 @@ def test_another_owner_uploads_to_its_own_store() -> None:
     assert {job.stage for job in plan.cells} == {"build_rocm", "build_pytorch", "test_rocm"}
     reason = reason_left_out(plan, "test_pytorch, gfx94X-dcgpu, nightly, Python 3.12 on linux")
     assert "repositories of ROCm" in reason
-
-
-# --- Expected failures -----------------------------------------------------------------------
-
-
-def data_with_expected_failure(
-    *, until: date = TODAY, stages: tuple[str, ...] = (), torch_refs: tuple[str, ...] = ()
-) -> Data:
-    """Return CI's data with a failure of gfx94X-dcgpu on Linux that is expected."""
-    row: dict[str, Any] = {
-        "gpu_family": "gfx94X-dcgpu",
-        "platform": "linux",
-        "until": until,
-        "reason": "it does not compile",
-    }
-    if stages:
-        row["stages"] = stages
-    if torch_refs:
-        row["torch_refs"] = torch_refs
-    return changed_data(families={"expect_failure": (row,)})
-
-
-def test_an_expected_failure_does_not_count() -> None:
-    data = data_with_expected_failure(stages=("build_pytorch",))
-
-    plan = plan_event("push", push(), data=data)
-
-    (job,) = plan.matrix("linux", "build_pytorch")
-    assert job.expect_failure
-    assert "2026-08-31" in job.reason
-    assert "it does not compile" in job.reason
-    assert not any(job.expect_failure for job in plan.matrix("linux", "build_rocm"))
-    assert plan.notes == ()
-
-
-def test_tests_nothing_whose_build_is_expected_to_fail() -> None:
-    data = data_with_expected_failure(stages=("build_pytorch",))
-
-    assert plan_event("push", push(), data=data).matrix("linux", "test_pytorch") == []
-    scheduled = plan_event("schedule", data=data)
-    assert "expected to fail" in reason_left_out(scheduled, UNTESTED_WHEEL)
-
-
-def test_an_expected_failure_counts_again_after_its_last_day() -> None:
-    data = data_with_expected_failure(stages=("build_pytorch",))
-
-    plan = plan_event("push", push(), data=data, today=date(2026, 9, 1))
-
-    assert not any(job.expect_failure for job in plan.cells)
-    assert "2026-08-31" in plan.notes[0]
-
-
-def test_builds_nothing_on_rocm_packages_that_are_expected_to_fail() -> None:
-    plan = plan_event("push", push(), data=data_with_expected_failure())
-
-    group = plan.variants[0]
-    assert group.expect_failure
-    assert not group.build_pytorch
-    assert families_by_stage(plan)["build_rocm"] == POSTSUBMIT
-    assert "test_rocm" not in families_by_stage(plan)
-    assert "it does not compile" in reason_left_out(plan, "build_pytorch, gfx94X-dcgpu on linux")
-
-
-def test_an_expected_failure_of_one_ref_leaves_the_others() -> None:
-    data = data_with_expected_failure(torch_refs=("release/2.10",))
-
-    plan = plan_event("push", push(), data=data)
-
-    assert not any(job.expect_failure for job in plan.cells)
-
-
-def test_a_dispatch_may_expect_to_fail() -> None:
-    plan = plan_dispatch(linux_amdgpu_families="gfx94x", expect_failure="true")
-
-    assert plan.variants[0].expect_failure
-    assert families_by_stage(plan) == {"build_rocm": ["gfx94X-dcgpu"]}
 
 
 # --- The plan itself -------------------------------------------------------------------------

@@ -9,10 +9,10 @@ from packaging.utils import canonicalize_name
 from ci.plan.data import runners
 from ci.promote import documents, promotion
 from ci.promote.candidates import promised_wheels, rewrite_candidate
-from ci.promote.documents import Decision, PromotedFile
+from ci.promote.documents import Decision
 from ci.promote.facts import SetFacts, SetRequest, gather
 from ci.promote.policy import PromotionPolicy, decide, gates
-from ci.promote.version_change import final_of, renamed_files
+from ci.promote.version_change import final_of, rename_set
 from core.cell import GroupCell
 from core.cli.options import Common
 from core.errors import CheckError, ConflictError, FatalError, MissingInputError, UsageError
@@ -240,33 +240,24 @@ def test_expects_no_distribution_that_locks_promise_in_two_versions() -> None:
 # Interrupted
 
 
-def decide_on(facts: SetFacts, files: tuple[PromotedFile, ...]) -> Decision:
-    """Decide on a candidate's set as the verb does."""
-    verdict = decide(facts, PromotionPolicy(runners=runners(), gates=gates()))
-    assert verdict.reasons == ()
-    return Decision(
-        set_name=facts.set_name,
-        identity=promotion.identity_of(files),
-        release_type="nightly",
-        from_version=CHANGE.old,
-        to_version=CHANGE.new,
-        by="the release job",
-        decided=NOW,
-        staging=facts.staging,
-        rulings=verdict.rulings,
-        files=files,
-    )
+def decide_on_release(facts: SetFacts) -> Decision:
+    """Decide on the release of a candidate's set as the verb does; its files are still to be written."""
+    policy = PromotionPolicy(runners=runners(), gates=gates(), release_type="nightly")
+    decision = decide(facts, policy, by="the release job", decided=NOW)
+    assert decision.reasons == ()
+    return rename_set(decision, "torch", TORCH_VERSION, CHANGE)
 
 
 def test_rewrites_the_same_files_to_the_same_bytes(candidate_desk: ReleaseDesk, tmp_path: Path) -> None:
     # Otherwise a second run would find other bytes where it was interrupted.
-    staged_files = promotion.promoted_files(gather_facts(candidate_desk))
+    facts = gather_facts(candidate_desk)
+    staged_files = promotion.promoted_files(facts)
 
     files, _store = rewrite_candidate(candidate_desk.bucket, staged_files, CHANGE, tmp_path / "first")
     same_files, _store = rewrite_candidate(candidate_desk.bucket, staged_files, CHANGE, tmp_path / "second")
 
     assert files == same_files
-    assert [file.key for file in renamed_files(staged_files, CHANGE)] == [file.key for file in files]
+    assert [file.key for file in decide_on_release(facts).files] == [file.key for file in files]
 
 
 def test_completes_a_release_that_was_killed_at_any_write(
@@ -275,7 +266,7 @@ def test_completes_a_release_that_was_killed_at_any_write(
     facts = gather_facts(candidate_desk)
     staged_files = promotion.promoted_files(facts)
     files, source = rewrite_candidate(candidate_desk.bucket, staged_files, CHANGE, tmp_path / "scratch")
-    decision = decide_on(facts, files)
+    decision = decide_on_release(facts).model_copy(update={"files": files})
 
     def release(store: Store) -> None:
         promotion.carry_out(store, decision, source, clock=lambda: NOW, jobs=1)

@@ -156,21 +156,23 @@ def common(tmp_path: Path) -> Common:
 
 def test_fetches_a_file_from_an_address(store: DirectoryStore, common: Common, tmp_path: Path) -> None:
     with served(store.root) as address:
-        located = evidence.locate(
+        path, _origin = evidence.locate(
             f"{address}/{quote(KEY)}?x=1", common, tmp_path / "here", is_run_named=False
         )
 
-    assert located.path.name == NAME
-    assert located.path.read_bytes() == b"wheel"
+    assert path.name == NAME
+    assert path.read_bytes() == b"wheel"
 
 
 def test_takes_an_address_in_a_run_for_a_file_of_that_run(
     store: DirectoryStore, common: Common, tmp_path: Path
 ) -> None:
     with served(store.root) as address:
-        located = evidence.locate(f"{address}/{quote(KEY)}", common, tmp_path / "here", is_run_named=False)
+        _path, origin = evidence.locate(
+            f"{address}/{quote(KEY)}", common, tmp_path / "here", is_run_named=False
+        )
 
-        run: evidence.RunPlace = located.origin.run
+        run: evidence.RunPlace = origin.run
         assert run.url == evidence.ServedRun(url=f"{address}/down-stream/123-linux").url
         # An address serves files and no listings.
         assert run.list_paths("manifests") is None

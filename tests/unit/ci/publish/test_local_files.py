@@ -10,7 +10,7 @@ import pytest
 
 from ci.publish import local_files
 from ci.publish.local_files import Digests, LocalFile, pack
-from core.errors import MissingInputError
+from core.errors import MissingInputError, UsageError
 from tests.kit import repos
 from tests.kit.wheels import sha256
 from tests.kit.windows import make_link
@@ -30,6 +30,25 @@ def test_leaves_out_hidden_and_temporary_files(name: str, tmp_path: Path) -> Non
     repos.write_files(tmp_path, {"deep/build.log": "x", name: "x"})
 
     assert [*read_logs(tmp_path)] == ["deep/build.log"]
+
+
+def test_names_the_hidden_files_that_it_leaves_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repos.write_files(tmp_path, {"build.log": "x", "deep/.ninja_log": "x"})
+
+    local_files.list_files(tmp_path)
+
+    assert "deep/.ninja_log" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["caf\udce9.log", "two\nlines.log"], ids=["not UTF-8", "newline"])
+def test_refuses_names_that_no_key_can_hold(name: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        local_files.require_addressable("logs", ["build.log", name, f"2{name}"])
+
+    assert repr(name) in raised.value.message
+    assert repr(f"2{name}") in raised.value.message
 
 
 @pytest.mark.parametrize("target", ["elsewhere", "."], ids=["file", "folder"])

@@ -38,7 +38,7 @@ def test_reads_the_records_of_every_group(common: Common, build: Record) -> None
 
     facts = read_run(common)
 
-    read = {group.name: [record for _, record in group.records] for group in facts.groups}
+    read = {group.name: list(group.records) for group in facts.groups}
     assert read == {GROUP: [build], "gfx901": [rocm_build]}
     assert facts.problems == ()
 
@@ -49,7 +49,7 @@ def test_reads_the_records_of_one_family(common: Common, build: Record) -> None:
 
     (group,) = read_run(replace(common, gpu_family=GROUP)).groups
 
-    assert [record for _, record in group.records] == [build]
+    assert list(group.records) == [build]
 
 
 def test_reads_the_records_of_one_ref_and_those_of_no_ref(common: Common, build: Record) -> None:
@@ -60,8 +60,8 @@ def test_reads_the_records_of_one_ref_and_those_of_no_ref(common: Common, build:
 
     (group,) = read_run(replace(common, torch_ref=REF)).groups
 
-    assert {record.stage for _, record in group.records} == {"build_rocm", build.stage}
-    assert {record.cell.torch_ref for _, record in group.records} == {None, REF}
+    assert {record.stage for record in group.records} == {"build_rocm", build.stage}
+    assert {record.cell.torch_ref for record in group.records} == {None, REF}
 
 
 @pytest.mark.usefixtures("build")
@@ -136,7 +136,7 @@ def test_a_file_that_is_no_record_hides_no_other(
 
     (group,) = read_run(common).groups
 
-    assert [record for _, record in group.records] == [build]
+    assert list(group.records) == [build]
     ((_, step),) = group.unreadable
     assert step.stage in {"build_apex", "build_apex-nightly-cp312"}
 

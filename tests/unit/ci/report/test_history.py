@@ -61,7 +61,7 @@ def test_a_history_is_printed_with_a_line_for_each_cell(
     _, cells = make_history_tables(make_history("linux", runs))
 
     reason = "build_torch: a.cpp:7: no such type"
-    assert cells.rows == ((cell_text(CELL_NAME), "incomplete", "6", "5", reason),)
+    assert cells.rows == [(cell_text(CELL_NAME), "incomplete", "6", "5", reason)]
 
 
 def test_a_history_has_a_page_with_links_to_its_runs(

@@ -12,7 +12,8 @@ from ci.report.html import render
 from ci.report.model import BuildRow, CellProgress, RunPage, WheelRow
 from ci.report.names import cell_text
 from ci.report.page import make_page
-from ci.report.text import TextTable, make_markdown, make_tables
+from ci.report.text import make_markdown, make_tables
+from ci.tables import Table
 from ci.verbs.notify import failure_of_record
 from core.run.records import Record
 from tests.kit import page_runs
@@ -34,11 +35,8 @@ THREE_FAMILIES = ("gfx900", "gfx901", "gfx902")
 def run_of(*records: Record, locked: bool = True) -> RunFacts:
     """Return a run of one group with these records, and with a source lock or without."""
     run = page_runs.make_run([GROUP], [REF], [PYTHON])
-    keyed: list[tuple[str, Record]] = []
-    for record in records:
-        suffix = "" if record.status == "ok" else ".failed"
-        keyed.append((f"k/{record.name}{suffix}.json", record))
-    group = replace(run.groups[0], records=tuple(keyed), tests=())
+    in_order_of_keys = sorted(records, key=lambda record: record.name)
+    group = replace(run.groups[0], records=tuple(in_order_of_keys), tests=())
     return replace(run, groups=(group,), locks=run.locks if locked else {})
 
 
@@ -387,7 +385,7 @@ def test_compares_changed_sources_of_two_runs() -> None:
 # --- Builds ----------------------------------------------------------------------------------
 
 
-def table_of_builds(page: RunPage) -> TextTable:
+def table_of_builds(page: RunPage) -> Table:
     for table in make_tables(page):
         if table.title == "the longest builds":
             return table
@@ -558,7 +556,7 @@ def test_does_not_say_what_wheels_lack_that_are_older_than_a_failure() -> None:
 
 def test_a_page_has_the_error_that_others_are_told() -> None:
     run = page_runs.broken_run()
-    last_record = run.groups[0].records[-1][1]
+    last_record = run.groups[0].records[-1]
 
     assert make_page(run).problems[0].what == failure_of_record(last_record).error
 

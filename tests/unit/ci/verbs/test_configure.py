@@ -227,7 +227,10 @@ def test_suggests_the_family_that_is_meant(configure: Configure) -> None:
         (("--event", "pull_request", "--repository", "x"), UsageError, "owner/name"),
         (("--event", "schedule", "--input", "test_type"), UsageError, "NAME=VALUE"),
         (("--payload", "none.json"), MissingInputError, "none.json"),
-        (("--event", "schedule", "--changed", "@none.txt"), MissingInputError, "none.txt"),
+        (("--event", "push", "--changed", "@none.txt"), MissingInputError, "none.txt"),
+        (("--event", "schedule", "--changed", "a.py"), UsageError, "--changed"),
+        (("--event", "push", "--fork"), UsageError, "--fork"),
+        (("--payload", "event.json", "--event", "push", "--fork"), UsageError, "--payload"),
     ],
 )
 def test_reports_a_mistake_without_a_traceback(

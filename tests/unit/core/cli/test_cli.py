@@ -9,9 +9,10 @@ from types import ModuleType
 
 import pytest
 
+from core import __main__ as core_call
 from core import process
 from core.causes import Cause
-from core.cli import Verb, main
+from core.cli import Verb, exit_code, main
 from core.cli.failures import FailureNote
 from core.cli.options import environment
 from core.cli.sessions import command_again
@@ -323,3 +324,8 @@ def test_puts_a_tools_error_into_the_summary_of_a_job(
     lines = summary.read_text().splitlines()
     assert lines[0].startswith("### ")
     assert "    again: nox -s build_torch" in lines
+
+
+def test_says_where_the_verbs_are_where_core_is_called(capsys: Capture) -> None:
+    assert exit_code(core_call.refuse_call) == USAGE_ERROR
+    assert "nox -l" in capsys.readouterr().err

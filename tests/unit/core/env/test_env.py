@@ -92,11 +92,18 @@ def test_a_stage_without_a_python_names_the_way_to_one() -> None:
     assert "--python" in raised.value.hint
 
 
-def test_names_an_interpreter_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentSetupError) as raised:
-        require(tmp_path / "python")
+@pytest.mark.parametrize("is_link", [True, False], ids=["dangling link", "no file"])
+def test_names_an_interpreter_that_does_not_exist(tmp_path: Path, *, is_link: bool) -> None:
+    python = tmp_path / "python"
+    if is_link:
+        python.symlink_to("/nonexistent/python")
 
-    assert str(tmp_path / "python") in raised.value.message
+    with pytest.raises(EnvironmentSetupError) as raised:
+        require(python)
+
+    assert str(python) in raised.value.message
+    # A path cannot be installed.
+    assert "Install" not in str(raised.value)
 
 
 @pytest.mark.processes

@@ -117,6 +117,49 @@ def test_a_yanked_version_is_not_the_newest(tmp_path: Path) -> None:
     assert linked_source(str(page)).versions("rocm") == ("7.0.0",)
 
 
+class MovedFolder(Folder):
+    """Sends every page below ``/old/`` to ``/dist/``."""
+
+    def do_GET(self) -> None:  # noqa: N802 - the base class's name
+        """Answer a request."""
+        if not self.path.startswith("/old/"):
+            super().do_GET()
+            return
+        self.send_response(301)
+        self.send_header("Location", self.path.replace("/old/", "/dist/"))
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+def test_links_are_relative_to_where_a_redirect_leads(package_root: Path) -> None:
+    with answering(partial(MovedFolder, directory=str(package_root))) as url:
+        (torch,) = linked_source(f"{url}/old/index.html").candidates("torch")
+
+    assert torch.url == f"{url}/dist/{TORCH_PATH}"
+
+
+class LoginServer(Folder):
+    """Answers with a page of its own, its login, for every address that is no wheel."""
+
+    def do_GET(self) -> None:  # noqa: N802 - the base class's name
+        """Answer a request."""
+        if self.path.endswith((".whl", "index.html")):
+            super().do_GET()
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", "17")
+        self.end_headers()
+        self.wfile.write(b"<html>Log in</a>\n")
+
+
+def test_takes_a_login_page_for_no_metadata(package_root: Path) -> None:
+    with answering(partial(LoginServer, directory=str(package_root))) as url:
+        source = linked_source(f"{url}/dist/index.html")
+        (torch,) = source.candidates("torch")
+
+        assert source.read_requirements(torch) == ("numpy", "rocm")
+
+
 # Sources that lack a package, or do not answer
 
 

@@ -49,7 +49,6 @@ def plan_commands(
         project="torch",
         distribution="torch",
         version=VERSION,
-        environment=(),
         env={"ADDED": "1"},
         unset=frozenset({"GONE"}),
         removes=removes,

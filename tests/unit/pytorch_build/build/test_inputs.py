@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytorch_build.build.inputs import Dependency, RocmIdentity, inputs_of
+from pytorch_build.build.inputs import Dependency, RocmIdentity
 from tests.kit.build_plans import build_inputs
 from tests.kit.builds import ROCM_SOURCE, SampleBuild
 
@@ -54,7 +54,7 @@ def test_tells_the_version_of_what_is_installed_first() -> None:
 
 
 def test_splits_device_code_where_rocms_is_split(build: SampleBuild) -> None:
-    assert inputs_of(build.request, build.materials).is_split
+    assert build.inputs.is_split
 
 
 @pytest.mark.parametrize("reason", ["other component", "user's choice", "unsplit ROCm", "no ROCm"])

@@ -14,7 +14,6 @@ from core.errors import EnvironmentSetupError, UsageError
 from pytorch_build.build import machine
 from pytorch_build.build.machine import (
     MachineFacts,
-    Problem,
     load_needs,
     machine_facts,
     max_jobs,
@@ -42,7 +41,7 @@ ON_WINDOWS = replace(ON_LINUX, platform="windows", python=PureWindowsPath("C:/Py
 # The locked requirements bring both tools.
 WITHOUT_TOOLS = replace(ON_LINUX, tools={})
 SMALL = replace(ON_LINUX, disk_gib=1, memory_gib=1, has_python_headers=False)
-NO_COMPILER = Problem(message="There is no C++ compiler.", hint="Install one.")
+NO_COMPILER = EnvironmentSetupError("There is no C++ compiler.", hint="Install one.")
 
 
 def need_for(project: str, *, is_sample: bool = False, has_gpu: bool = True) -> MachineNeed:
@@ -131,7 +130,7 @@ def test_goes_on_without_problems() -> None:
 
 def test_reports_one_problem_with_its_hint() -> None:
     with pytest.raises(EnvironmentSetupError) as caught:
-        refuse_problems([Problem(message="A is missing.", hint="Install A.")])
+        refuse_problems([EnvironmentSetupError("A is missing.", hint="Install A.")])
 
     assert caught.value.message == "A is missing."
     assert caught.value.hint == "Install A."
@@ -139,8 +138,8 @@ def test_reports_one_problem_with_its_hint() -> None:
 
 def test_reports_several_problems_together() -> None:
     problems = [
-        Problem(message="A is missing.", hint="Install A."),
-        Problem(message="B is old.", hint="Install a newer B."),
+        EnvironmentSetupError("A is missing.", hint="Install A."),
+        EnvironmentSetupError("B is old.", hint="Install a newer B."),
     ]
 
     with pytest.raises(EnvironmentSetupError) as caught:
@@ -199,7 +198,7 @@ def test_takes_what_a_users_file_says_of_a_component(run: LocalRun, tmp_path: Pa
 
     need = machine.find_machine_need(run.context(ref="nightly"), COMPONENTS["torch"])
 
-    assert need == replace(need_for("torch"), disk=99)
+    assert need == need_for("torch").model_copy(update={"disk": 99})
 
 
 def test_builds_torch_without_a_gpu_in_27_gib() -> None:
@@ -344,7 +343,7 @@ def test_measures_disk_and_memory_for_a_tree_that_does_not_exist(tmp_path: Path,
 def test_counts_the_disk_that_a_tree_has_taken_already(tmp_path: Path, run: LocalRun) -> None:
     with (tmp_path / "large.o").open("wb") as large_file:
         large_file.truncate(1 << 40)
-    need = replace(SAMPLE_NEED, disk=1 << 20)
+    need = SAMPLE_NEED.model_copy(update={"disk": 1 << 20})
 
     assert look_at(tmp_path, run.target(), need).disk_gib > 1 << 10
 
@@ -406,7 +405,7 @@ def cpu_build(run: LocalRun, *, ignore_needs: bool = False) -> BuildRequest:
 
 @pytest.mark.usefixtures("small_machine")
 def test_names_what_a_machine_has_too_little_of(run: LocalRun) -> None:
-    disk, memory = machine.find_problems(cpu_build(run), need_for("torch", has_gpu=False))
+    disk, memory = machine.find_problems(cpu_build(run))
 
     assert "5 GiB of disk" in disk.message
     assert "4 GiB of memory" in memory.message
@@ -414,7 +413,7 @@ def test_names_what_a_machine_has_too_little_of(run: LocalRun) -> None:
 
 @pytest.mark.usefixtures("small_machine")
 def test_warns_of_shortages_that_a_user_ignores(run: LocalRun, capsys: pytest.CaptureFixture[str]) -> None:
-    problems = machine.find_problems(cpu_build(run, ignore_needs=True), need_for("torch", has_gpu=False))
+    problems = machine.find_problems(cpu_build(run, ignore_needs=True))
 
     assert problems == []
     assert "5 GiB of disk" in capsys.readouterr().err

@@ -8,20 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.env.installer import Install
 from core.environment import allowed
 from core.errors import DataError, RocmError, SourceError
 from pytorch_build.build.cache import CompilerCache
 from pytorch_build.build.compilers import Compiler
 from pytorch_build.build.facts import TreeFacts
-from pytorch_build.build.inputs import Dependency
+from pytorch_build.build.inputs import BuildInputs, Dependency
 from pytorch_build.build.plan import plan_build, plan_environment
 from pytorch_build.components import COMPONENTS
 from tests.kit.build_plans import (
     GCC,
-    LOCKED,
-    PACKAGES,
     PROJECTS,
-    ROCM_PACKAGES,
     ROCM_VERSION,
     TREE_FACTS,
     WINDOWS_LIBRARIES,
@@ -337,10 +335,17 @@ def test_keeps_no_build_folder_of_another_configuration(changes: Mapping[str, An
 
 
 TRITON = Dependency(project="triton", requirement="/run/triton.whl", version="3.6.0", digest="bb")
+LOCKED = Install(requirements=("setuptools",))
+ROCM_PACKAGES = Install(requirements=(f"rocm=={ROCM_VERSION}",), whose="ours")
+
+
+def plan_calls(inputs: BuildInputs) -> tuple[Install, ...]:
+    """Return the calls that make the environment of a build with ROCm."""
+    return plan_environment(inputs, locked=LOCKED, rocm=ROCM_PACKAGES)
 
 
 def test_installs_locked_requirements_then_rocm_then_triton() -> None:
-    locked, rocm, triton = plan_environment(build_inputs(dependencies=(TRITON,)), PACKAGES)
+    locked, rocm, triton = plan_calls(build_inputs(dependencies=(TRITON,)))
 
     assert locked == LOCKED
     assert rocm == ROCM_PACKAGES
@@ -353,7 +358,7 @@ def test_installs_locked_requirements_then_rocm_then_triton() -> None:
 def test_installs_by_name_what_a_dependency_requires_of_others() -> None:
     triton = replace(TRITON, third_party_requirements=("numpy", "filelock"))
 
-    calls = plan_environment(build_inputs(dependencies=(triton,)), PACKAGES)
+    calls = plan_calls(build_inputs(dependencies=(triton,)))
 
     assert calls[-1].requirements == ("filelock", "numpy")
     assert len(calls) == 4
@@ -362,7 +367,7 @@ def test_installs_by_name_what_a_dependency_requires_of_others() -> None:
 def test_installs_a_prebuilt_dependency_with_what_it_requires() -> None:
     torch = Dependency(project="torch", requirement="torch==2.13.0")
 
-    calls = plan_environment(build_inputs(dependencies=(torch,)), PACKAGES)
+    calls = plan_calls(build_inputs(dependencies=(torch,)))
 
     assert calls[-1].requirements == ("torch==2.13.0",)
     assert calls[-1].dependencies
@@ -372,17 +377,7 @@ def test_installs_a_prebuilt_dependency_with_what_it_requires() -> None:
 def test_installs_a_refs_build_requirements_behind_the_locked_ones() -> None:
     inputs = build_inputs(build_requirements=("setuptools<70",))
 
-    assert plan_environment(inputs, PACKAGES)[1].requirements == ("setuptools<70",)
-
-
-def test_a_plan_has_the_calls_that_make_the_environment() -> None:
-    plan = plan_project("torch", triton_version="3.6.0")
-
-    assert [call.requirements for call in plan.environment] == [
-        LOCKED.requirements,
-        ROCM_PACKAGES.requirements,
-        ("triton.whl",),
-    ]
+    assert plan_calls(inputs)[1].requirements == ("setuptools<70",)
 
 
 # Device code and search paths

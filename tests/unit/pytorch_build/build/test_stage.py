@@ -245,7 +245,7 @@ class TreeToLeaveAlone(ReadyTree):
 def test_names_a_problem_of_the_machine_before_anything_is_prepared(
     build: SampleBuild, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    problems = [machine.Problem(message="There is no compiler.", hint="Install one.")]
+    problems = [EnvironmentSetupError("There is no compiler.", hint="Install one.")]
     monkeypatch.setattr(machine, "problems", lambda *_arguments, **_options: problems)
 
     with pytest.raises(EnvironmentSetupError, match="no compiler"):
@@ -269,8 +269,8 @@ def provided_parts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the parts that are provided; providing them takes a compiler and the network."""
     names: list[str] = []
 
-    def provide(parts: Sequence[toolchain.ToolchainPart], _platform: str, **_options: Any) -> None:
-        names.extend(part.name for part in parts)
+    def provide(name: str, _cache_dir: Path, **_options: Any) -> None:
+        names.append(name)
 
     monkeypatch.setattr(toolchain, "provide", provide)
     return names
@@ -310,8 +310,8 @@ def test_provides_nothing_on_linux(build: SampleBuild, provided_parts: list[str]
 def test_goes_on_where_the_openmp_runtime_cannot_be_downloaded(
     build: SampleBuild, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def provide(parts: Sequence[toolchain.ToolchainPart], _platform: str, **_options: Any) -> None:
-        raise ServiceError(f"{parts[0].source} gave no answer.")
+    def provide(name: str, _cache_dir: Path, **_options: Any) -> None:
+        raise ServiceError(f"The source of {name} gave no answer.")
 
     monkeypatch.setattr(toolchain, "provide", provide)
 
@@ -331,7 +331,7 @@ def change_rocm_file(build: SampleBuild) -> SampleBuild:
 
 def change_dependency(build: SampleBuild) -> SampleBuild:
     """Return a build on another triton."""
-    (triton,) = build.materials.dependencies
+    (triton,) = build.dependencies
     return build.made_of(dependencies=(replace(triton, digest="cc"),))
 
 

@@ -18,12 +18,9 @@ from pytorch_build.build import toolchain
 from pytorch_build.build.toolchain import (
     Provided,
     Toolchain,
-    ToolchainFolders,
     find_provided,
     load_toolchain,
     provide,
-    toolchain_folders,
-    toolchain_parts,
 )
 from pytorch_build.components.torch import NINJA_FOR_WINDOWS, OPENMP_DLL
 from pytorch_build.platforms import Platform
@@ -35,7 +32,7 @@ from tests.kit.windows_listings import read_listing
 DLL = b"MZ, and the rest of a DLL"
 LICENSE = b"Apache License v2.0 with LLVM Exceptions"
 HOST = "https://conda.anaconda.org/conda-forge/"
-PACKAGE = load_toolchain().openmp.download
+PACKAGE = load_toolchain().openmp
 
 
 # The data
@@ -108,14 +105,14 @@ def pinned_toolchain(package: Path, **library_changes: str) -> Toolchain:
     data = load_toolchain()
     library = PACKAGE.library.model_copy(update={"sha256": sha256(DLL), **library_changes})
     license_file = PACKAGE.license_file.model_copy(update={"sha256": sha256(LICENSE)})
-    download = PACKAGE.model_copy(
+    openmp = PACKAGE.model_copy(
         update={
             "sha256": sha256(package.read_bytes()),
             "library": library,
             "license_file": license_file,
         }
     )
-    return data.model_copy(update={"openmp": data.openmp.model_copy(update={"download": download})})
+    return data.model_copy(update={"openmp": openmp})
 
 
 @pytest.fixture
@@ -128,9 +125,13 @@ def pinned(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def provide_openmp(cache: Path, mirror: str) -> Path:
     """Provide the OpenMP runtime, which needs no environment; return its folder."""
     no_environment: Any = None
-    work = [part for part in toolchain_parts(cache, "windows") if part.name == "openmp"]
-    provide(work, "windows", target=no_environment, mirrors={HOST: f"{mirror}/"})
-    return toolchain_folders(cache, "windows").openmp
+    provide("openmp", cache, target=no_environment, mirrors={HOST: f"{mirror}/"})
+    return openmp_folder(cache)
+
+
+def openmp_folder(cache: Path) -> Path:
+    """Return where the OpenMP runtime lies once it is provided."""
+    return Path(toolchain.load_toolchain().openmp.folder(cache))
 
 
 @pytest.mark.usefixtures("pinned")
@@ -157,7 +158,7 @@ def test_provides_the_runtime_once(package: Path, tmp_path: Path, capsys: pytest
 
 @pytest.mark.usefixtures("pinned")
 def test_recreates_an_incomplete_runtime(package: Path, tmp_path: Path) -> None:
-    folder = toolchain_folders(tmp_path / "cache", "windows").openmp
+    folder = openmp_folder(tmp_path / "cache")
     write_files(folder, {OPENMP_DLL: "an interrupted copy"})
 
     with served(package.parents[1]) as address:
@@ -174,7 +175,7 @@ def test_rejects_a_package_of_other_bytes(package: Path, tmp_path: Path) -> None
     with served(package.parents[1]) as address, pytest.raises(ServiceError, match=package.name):
         provide_openmp(tmp_path / "cache", address)
 
-    assert not toolchain_folders(tmp_path / "cache", "windows").openmp.exists()
+    assert not openmp_folder(tmp_path / "cache").exists()
 
 
 @pytest.mark.usefixtures("pinned")
@@ -186,7 +187,7 @@ def test_reports_a_package_that_the_mirror_lacks(package: Path, tmp_path: Path) 
 
     # The answer of a server that refused is closed.
     assert getattr(caught.value.__cause__, "closed", True)
-    assert not toolchain_folders(tmp_path / "cache", "windows").openmp.exists()
+    assert not openmp_folder(tmp_path / "cache").exists()
 
 
 @pytest.mark.parametrize(
@@ -212,14 +213,18 @@ def test_rejects_a_package_that_does_not_hold_the_pinned_library(
 # What a build takes from a machine
 
 
-def lay_out(folder: Path, *, has_openmp: bool = False, has_libuv: bool = False) -> ToolchainFolders:
-    """Return folders as a build of torch leaves them."""
-    layout = ToolchainFolders(libuv=folder / "libuv", openmp=folder / "openmp")
+def lay_out(cache: Path, *, has_openmp: bool = False, has_libuv: bool = False) -> Path:
+    """Return a cache as a build of torch leaves it."""
     if has_openmp:
-        write_files(layout.openmp, {OPENMP_DLL: "", "LICENSE": ""})
+        write_files(openmp_folder(cache), {OPENMP_DLL: "", "LICENSE": ""})
     if has_libuv:
-        write_files(layout.libuv, {"bin/uv.dll": "", "LICENSE": ""})
-    return layout
+        write_files(libuv_folder(cache), {"bin/uv.dll": "", "LICENSE": ""})
+    return cache
+
+
+def libuv_folder(cache: Path) -> Path:
+    """Return where libuv lies once it is built."""
+    return Path(load_toolchain().libuv.folder(cache))
 
 
 def write_visual_studio(folder: Path) -> Path:
@@ -229,36 +234,39 @@ def write_visual_studio(folder: Path) -> Path:
 
 
 def take_provided(
-    layout: ToolchainFolders,
+    cache: Path,
     env: Mapping[str, str],
     *,
     platform: Platform = WINDOWS,
     redistributed: bool = False,
 ) -> Provided:
     """Return what a build takes."""
-    return find_provided(layout, platform=platform, base_env=env, is_redistributed=redistributed)
+    return find_provided(cache, platform=platform, base_env=env, is_redistributed=redistributed)
 
 
 @pytest.mark.parametrize("redistributed", [True, False])
 def test_ships_what_was_provided_for_windows(tmp_path: Path, *, redistributed: bool) -> None:
-    layout = lay_out(tmp_path, has_openmp=True, has_libuv=True)
+    cache = lay_out(tmp_path, has_openmp=True, has_libuv=True)
     write_files(tmp_path / "llvm", {"include/llvm.h": ""})
     visual_studio = write_visual_studio(tmp_path / "vs")
     env = {"VCTOOLSREDISTDIR": str(visual_studio), "LLVM_SYSPATH": str(tmp_path / "llvm")}
 
-    assert take_provided(layout, env, redistributed=redistributed) == Provided(
-        openmp=layout.openmp / OPENMP_DLL,
-        uv=layout.libuv / "bin" / "uv.dll",
-        licenses={"llvm-openmp": layout.openmp / "LICENSE", "libuv": layout.libuv / "LICENSE"},
+    assert take_provided(cache, env, redistributed=redistributed) == Provided(
+        openmp=openmp_folder(cache) / OPENMP_DLL,
+        uv=libuv_folder(cache) / "bin" / "uv.dll",
+        licenses={
+            "llvm-openmp": openmp_folder(cache) / "LICENSE",
+            "libuv": libuv_folder(cache) / "LICENSE",
+        },
         llvm=tmp_path / "llvm",
     )
 
 
 def test_ships_nothing_on_linux(tmp_path: Path) -> None:
-    layout = lay_out(tmp_path, has_openmp=True, has_libuv=True)
+    cache = lay_out(tmp_path, has_openmp=True, has_libuv=True)
     env = {"libuv_ROOT": str(tmp_path)}
 
-    assert take_provided(layout, env, platform=LINUX) == Provided()
+    assert take_provided(cache, env, platform=LINUX) == Provided()
 
 
 def test_takes_visual_studios_openmp_for_the_developer_alone(
@@ -282,10 +290,10 @@ def test_redistributes_no_openmp_of_visual_studio(tmp_path: Path) -> None:
 
 
 def test_takes_nothing_from_a_visual_studio_without_openmp(tmp_path: Path) -> None:
-    layout = lay_out(tmp_path)
+    cache = lay_out(tmp_path)
 
-    assert take_provided(layout, {"VCToolsRedistDir": str(tmp_path)}) == Provided()
-    assert take_provided(layout, {}) == Provided()
+    assert take_provided(cache, {"VCToolsRedistDir": str(tmp_path)}) == Provided()
+    assert take_provided(cache, {}) == Provided()
 
 
 @pytest.mark.parametrize("variable", ["libuv_ROOT", "LLVM_SYSPATH"])
@@ -295,9 +303,9 @@ def test_names_a_variable_that_leads_nowhere(tmp_path: Path, variable: str) -> N
 
 
 def test_takes_the_users_own_libuv_first(tmp_path: Path) -> None:
-    layout = lay_out(tmp_path, has_libuv=True)
+    cache = lay_out(tmp_path, has_libuv=True)
     write_files(tmp_path / "own", {"bin/uv.dll": ""})
 
-    libraries = take_provided(layout, {"LIBUV_ROOT": str(tmp_path / "own")})
+    libraries = take_provided(cache, {"LIBUV_ROOT": str(tmp_path / "own")})
 
     assert libraries.uv == tmp_path / "own" / "bin" / "uv.dll"

@@ -59,12 +59,12 @@ RULE_NAMES = sorted(
 def change_source(commit: str = COMMIT, *, hipify: bool = True) -> Change:
     """Return a change of the source tree: its commit, or what is done to it."""
     inputs = {"commit": commit, "hipify": hipify}
-    return lambda build: build.made_of(tree=ready_tree(build.materials.tree.path, inputs=inputs))
+    return lambda build: build.made_of(tree=ready_tree(build.tree.path, inputs=inputs))
 
 
 def change_version(build: SampleBuild) -> SampleBuild:
     """Give the tree another version."""
-    return build.made_of(tree=ready_tree(build.materials.tree.path, version="2.10.0a1"))
+    return build.made_of(tree=ready_tree(build.tree.path, version="2.10.0a1"))
 
 
 def change_choice(**choices: Any) -> Change:
@@ -97,7 +97,7 @@ def change_ref(**facts: Any) -> Change:
 
 def change_rocm(**facts: Any) -> Change:
     """Return a change of the ROCm that is built against."""
-    return lambda build: build.made_of(rocm=replace(build.materials.rocm or ROCM_SOURCE, **facts))
+    return lambda build: build.made_of(rocm=replace(build.rocm or ROCM_SOURCE, **facts))
 
 
 def change_target(**facts: Any) -> Change:

@@ -2,7 +2,8 @@ import pytest
 
 from core.binaries.elf import ElfFacts
 from pytorch_build.check import Expectation, Finding, WheelView, contents
-from pytorch_build.check.policy import Policy, SizeLimit, load_policy
+from pytorch_build.check.policy import Policy, load_policy
+from pytorch_build.components.component import WheelSizes
 from tests.kit.findings import members, severities
 from tests.kit.views import wheel_view
 
@@ -156,7 +157,7 @@ def test_finds_libraries_that_hold_no_code() -> None:
 # Sizes
 
 LIMITS = Policy(
-    exempt_labels=("sample",), sizes={"torch": SizeLimit(minimum=1000, warn_above=5000, error_above=9000)}
+    exempt_labels=("sample",), sizes={"torch": WheelSizes(minimum=1000, warn_above=5000, error_above=9000)}
 )
 
 

@@ -1,6 +1,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,14 +9,14 @@ from packaging.version import Version
 
 from core.causes import Cause
 from core.errors import BuildError, ProcessError, SourceError
-from pytorch_build.build.request import BuildOptions
+from core.packages.options import SourceOptions
 from pytorch_build.lock import versions
 from pytorch_build.lock.source_lock import LockedProject
 from pytorch_build.sdk import RocmOptions
 from pytorch_build.sources import checkout, hipify, trees
 from pytorch_build.sources.git import Origins
 from pytorch_build.sources.trees import DevelopersTree
-from tests.kit.builds import LocalRun
+from tests.kit.builds import LocalRun, request_build
 from tests.kit.repos import commit_files, run_git, write_files
 
 pytestmark = pytest.mark.processes
@@ -42,8 +43,8 @@ def test_checks_a_managed_tree_out_and_then_builds_in_it(
     monkeypatch.setattr(trees, "origins", lambda *_arguments: Origins())
     monkeypatch.setattr(checkout, "checkout", check_out)
     monkeypatch.setattr(checkout, "building", build_in)
-    options = BuildOptions(rocm=RocmOptions(), own_trees={}, mirrors={}, depth=0)
-    tree = trees.managed_tree(run.context(), options, run.lock(), "torch")
+    run.put_lock()
+    tree = trees.managed_tree(request_build(run, "torch"))
 
     with tree.checked_out() as path:
         steps.append("build")
@@ -67,13 +68,10 @@ def take_tree(
     run: LocalRun, tree: Path, *, gpu_family: str = "gfx94X-dcgpu", release_type: str = "ci"
 ) -> DevelopersTree:
     """Return a developer's tree of torch, which names a version, so that no lock is asked for."""
-    return trees.developers_tree(
-        run.context(gpu_family, release_type=release_type),
-        tree,
-        "torch",
-        rocm_version="" if gpu_family == "cpu" else "7.1.0",
-        find_lock=lambda: pytest.fail("the tree names a version"),
-    )
+    context = run.context(gpu_family, release_type=release_type)
+    request = request_build(run, "torch", context=context)
+    rocm = RocmOptions(source=SourceOptions(prefix="--rocm-", version="7.1.0"))
+    return trees.developers_tree(replace(request, options=replace(request.options, rocm=rocm)), tree)
 
 
 def test_knows_a_developers_tree_without_edits_by_its_commit(run: LocalRun, own_tree: Path) -> None:
@@ -263,7 +261,7 @@ def problems_of(
 ) -> list[str]:
     """Return what a developer's tree lacks for a build."""
     problems = trees.find_tree_problems(tree, project, env or {})
-    return [message for message, _hint in problems]
+    return [problem.message for problem in problems]
 
 
 def test_finds_nothing_that_a_complete_tree_lacks(tree: Path) -> None:
@@ -304,7 +302,7 @@ def test_finds_missing_submodules_of_a_torch_that_names_none(tmp_path: Path) -> 
 
 
 def test_names_the_command_that_fetches_missing_submodules(incomplete_tree: Path) -> None:
-    hints = [hint for _message, hint in trees.find_tree_problems(incomplete_tree, "torch", {})]
+    hints = [problem.hint for problem in trees.find_tree_problems(incomplete_tree, "torch", {})]
 
     assert f"git -C {incomplete_tree} submodule update --init --recursive" in hints[-1]
 

@@ -8,7 +8,7 @@ from core.errors import RocmError
 from pytorch_build.check.policy import matches
 from pytorch_build.standalone import needs
 from pytorch_build.standalone.libraries import Binary, Rocm, RocmFile
-from pytorch_build.standalone.needs import Bundle, BundleBuilder, Machine, Row, System, Table
+from pytorch_build.standalone.needs import Bundle, BundleBuilder, Machine, Row, Table
 
 LINUX = Machine(promised=("libc.so.6",), usual=("libnuma.so.*",))
 WINDOWS = Machine(promised=("kernel32.dll",), has_search_paths=False)
@@ -35,7 +35,7 @@ def bundle_builder(
     """Return what bundles the files of a ROCm."""
     return BundleBuilder(
         rocm=Rocm(files={path: rocm_file(path) for path in files}, version="7.1", origin="the ROCm"),
-        table=Table(label="standalone", system=System(linux=()), library=tuple(rows)),
+        table=Table(label="standalone", linux_libraries=(), library=tuple(rows)),
         machine=machine,
         targets=targets,
         read=lambda file: files[file.path_in_bundle],

@@ -110,11 +110,13 @@ def test_rules_skip_and_retry_the_tests_that_they_name(settings: RunSettings) ->
     ("arguments", "passed"),
     [
         pytest.param(("-vkpasses",), 1, id="expression"),
-        pytest.param(("--deselect", f"{FILE}::test_passes"), 1, id="deselected test"),
-        pytest.param(("-o", "python_functions=test_p*"), 1, id="setting"),
+        pytest.param(
+            ("--deselect", f"{FILE}::test_passes"), 1, marks=pytest.mark.nightly, id="deselected test"
+        ),
+        pytest.param(("-o", "python_functions=test_p*"), 1, marks=pytest.mark.nightly, id="setting"),
         # Another file's tests take no place of those that did not run.
         pytest.param(("-k", "passes or fill", "test_fill.py"), 1, id="another file"),
-        pytest.param(("--setup-only",), 0, id="set-up alone"),
+        pytest.param(("--setup-only",), 0, marks=pytest.mark.nightly, id="set-up alone"),
         pytest.param(("--tb=short", "-x"), 2, id="no choice"),
     ],
 )

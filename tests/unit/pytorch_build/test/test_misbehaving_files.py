@@ -211,6 +211,7 @@ def test_texts_that_are_not_plain_cost_no_result(settings: RunSettings) -> None:
     assert [case.test for case in report.cases] == [case.test for case in run.cases]
 
 
+@pytest.mark.nightly
 def test_a_file_of_crashes_is_given_up(settings: RunSettings) -> None:
     text = "import os, pytest\n@pytest.mark.parametrize('n', range(15))\ndef test_dies(n): os._exit(0)\n"
 
@@ -266,7 +267,12 @@ ctypes.PyDLL(None).sleep(60)
     ("text", "outcomes"),
     [
         pytest.param(f"{STOPS}{PASSES}", {"test_stops": "timeout"}, id="SIGSTOP"),
-        pytest.param(f"import time\ntime.sleep(60)\n{PASSES}", {FILE: "timeout"}, id="sleep at import"),
+        pytest.param(
+            f"import time\ntime.sleep(60)\n{PASSES}",
+            {FILE: "timeout"},
+            marks=pytest.mark.nightly,
+            id="sleep at import",
+        ),
         pytest.param(f"{UNINTERRUPTIBLE}{PASSES}", {FILE: "timeout"}, id="deaf sleep at import"),
         pytest.param(
             f"{HANGS_AT_EXIT}{PASSES}", {"test_passes": "passed", FILE: "timeout"}, id="hang at exit"
@@ -274,6 +280,7 @@ ctypes.PyDLL(None).sleep(60)
         pytest.param(
             f"{WAITS_FOR_A_THREAD}{PASSES}",
             {"test_passes": "passed", FILE: "timeout"},
+            marks=pytest.mark.nightly,
             id="thread that does not end",
         ),
     ],
@@ -307,15 +314,19 @@ def test_a_file_is_stopped_at_its_limit_with_its_stack(settings: RunSettings) ->
             f"import atexit, os\natexit.register(os._exit, 7)\n{PASSES}",
             {"test_passes": "passed", FILE: "crashed"},
             "status 7",
+            marks=pytest.mark.nightly,
             id="exit at the end",
         ),
         pytest.param(
             f"import atexit, os\natexit.register(os.abort)\n{PASSES}",
             {"test_passes": "passed", FILE: "crashed"},
             "SIGABRT",
+            marks=pytest.mark.nightly,
             id="abort at the end",
         ),
-        pytest.param("import nowhere\n", {FILE: "error"}, "nowhere", id="failed import"),
+        pytest.param(
+            "import nowhere\n", {FILE: "error"}, "nowhere", marks=pytest.mark.nightly, id="failed import"
+        ),
         pytest.param("def test_(:\n", {FILE: "error"}, "SyntaxError", id="no Python"),
         pytest.param("x = 1\n", {FILE: "error"}, "no test", id="no test"),
         pytest.param(

@@ -52,8 +52,8 @@ def test_builds_with_the_runs_lock_rocm_and_triton(front: Front, run: LocalRun, 
     (build,) = builds
     assert result.exit_code == 0, result.report
     assert build.inputs.version == "2.10.0a0+devrocm7.99.0.dev0.sample"
-    assert build.materials.rocm is not None
-    assert build.materials.rocm.version == "7.99.0.dev0+sample"
+    assert build.rocm is not None
+    assert build.rocm.version == "7.99.0.dev0+sample"
     assert [dependency.project for dependency in build.inputs.dependencies] == ["triton"]
 
 
@@ -73,7 +73,7 @@ def test_builds_without_rocm_for_processors(front: Front, run: LocalRun, builds:
     result = front("build", "torch", *CPU)
 
     assert result.exit_code == 0, result.report
-    assert builds[0].materials.rocm is None
+    assert builds[0].rocm is None
 
 
 @pytest.mark.usefixtures("builds")

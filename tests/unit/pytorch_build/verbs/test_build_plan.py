@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from core.cli.options import Common
+from core.errors import UsageError
 from core.run import this_platform
 from pytorch_build.components import COMPONENTS
 from pytorch_build.sample import ensure_repositories
@@ -106,6 +107,13 @@ def test_plans_without_a_network(front: Front, plan_build: PlanBuild, *, as_json
 
     assert result.exit_code == 0, result.report
     assert "127.0.0.1:9" in (json.loads(result.output)["rebuild"][0] if as_json else result.report)
+
+
+def test_prints_json_of_a_plan_alone(front: Front) -> None:
+    result = front("build", "torch", "--torch-ref", "sample", "--json")
+
+    assert result.exit_code == UsageError.exit_code
+    assert "--dry-run" in result.report
 
 
 def test_a_plan_names_a_developers_missing_submodules(front: Front, own_tree: Path) -> None:

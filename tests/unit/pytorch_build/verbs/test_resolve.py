@@ -109,6 +109,19 @@ def test_resolves_for_processors_without_a_gpu(
     assert "ROCm" in capsys.readouterr().err
 
 
+@pytest.mark.processes
+@pytest.mark.usefixtures("refs")
+def test_tells_no_version_where_the_gpu_family_is_missing(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context, "detect", lambda: ())
+
+    result = front("resolve", "--torch-ref=mine", "--release-type=release", "--rocm-version=10.0.0")
+
+    assert "--gpu-family" in result.report
+    assert "+cpu" not in result.report
+
+
 def test_refuses_an_unknown_family_without_a_gpu(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "detect", lambda: ())
 

@@ -615,9 +615,9 @@ def test_records_passed_and_skipped_tests(run: LocalRun, smoke_tests: Path) -> N
     [
         pytest.param(DIES, (), ["test_it.py::test_dies"], id="crash"),
         pytest.param(PASSES, ("-k", "nothing"), [], id="nothing chosen"),
-        pytest.param(PASSES, ("--setup-only",), [], id="set-up only"),
-        pytest.param(PASSES, ("--co",), [], id="collection only"),
-        pytest.param(PASSES, ("--no-such-option",), [], id="unknown option"),
+        pytest.param(PASSES, ("--setup-only",), [], marks=pytest.mark.nightly, id="set-up only"),
+        pytest.param(PASSES, ("--co",), [], marks=pytest.mark.nightly, id="collection only"),
+        pytest.param(PASSES, ("--no-such-option",), [], marks=pytest.mark.nightly, id="unknown option"),
     ],
 )
 def test_records_as_failed_what_did_not_pass(
@@ -650,7 +650,7 @@ THREE_TESTS = f"{PASSES}def test_second(): pass\ndef test_third(): pass\n"
 @pytest.mark.parametrize(
     ("argument", "reason"),
     [
-        pytest.param("-kpasses", "1 of 3", id="an expression"),
+        pytest.param("-kpasses", "1 of 3", marks=pytest.mark.nightly, id="an expression"),
         pytest.param("-plazy", "2 of 3", id="a plugin"),
     ],
 )

@@ -72,6 +72,13 @@ def test_accepts_a_complete_set(tmp_path: Path, platform: Platform, *, is_split:
     assert "include/hipfft/hipfft.h" in promised_files["devel"]
 
 
+@pytest.mark.parametrize(("platform", "links"), [("linux", ["llvm"]), ("windows", [])])
+def test_links_folders_on_linux_alone(split_set: Path, platform: Platform, links: list[str]) -> None:
+    plan = make_plan(replace(build_request(split_set), platform=platform))
+
+    assert list(plan.devel.links) == links
+
+
 def missing_things(artifacts: Path) -> list[str]:
     """Return what the error of a plan says that a set lacks."""
     with pytest.raises(ArtifactError) as raised:

@@ -4,6 +4,7 @@ from types import ModuleType
 import pytest
 
 from rocm_packaging.packages import wheels
+from rocm_packaging.packages.layouts import packages
 from rocm_packaging.packages.plan import Distribution
 from tests.kit.artifacts import run_dist_info
 
@@ -110,3 +111,32 @@ def test_refuses_a_family_that_is_not_offered(
 )
 def test_lists_the_families_of_a_target_smallest_first(target: str, families: list[str]) -> None:
     assert dist_info().families_of_target(target) == families
+
+
+# The programs of LLVM that have console scripts in TheRock's packages.
+LLVM_PROGRAMS = (
+    "amdclang",
+    "amdclang++",
+    "amdclang-cl",
+    "amdclang-cpp",
+    "amdflang",
+    "amdlld",
+    "offload-arch",
+)
+
+
+@pytest.mark.parametrize("name", LLVM_PROGRAMS)
+def test_has_console_scripts_for_programs_of_llvm_on_windows(name: str) -> None:
+    path = f"lib/llvm/bin/{name}.exe"
+
+    assert wheels.scripts(packages().programs, [path], "windows") == {name: path}
+
+
+def test_prefers_the_program_in_bin_for_a_console_script() -> None:
+    paths = ["lib/llvm/bin/amdclang", "bin/amdclang"]
+
+    assert wheels.scripts(packages().programs, paths, "linux") == {"amdclang": "bin/amdclang"}
+
+
+def test_has_no_console_scripts_for_programs_of_another_platform() -> None:
+    assert wheels.scripts(packages().programs, ["bin/hipcc"], "windows") == {}

@@ -4,11 +4,13 @@ from types import ModuleType
 
 import pytest
 
+from core.run import Platform
 from pytorch_build.check.bundles import code_objects, read_bundles
 from rocm_packaging.packages.layouts import libraries_in, library_globs, packages
 from rocm_packaging.sample.data_files import data_files
-from rocm_packaging.sample.facts import TARGETS, TEMPLATES
-from rocm_packaging.sample.libraries import LIBRARIES
+from rocm_packaging.sample.facts import TARGETS, TEMPLATES, Variant
+from rocm_packaging.sample.libraries import LIBRARIES, libraries_of
+from rocm_packaging.sample.programs import compiled_artifacts
 from tests.kit.artifacts import PRELOADED
 
 SHORT_NAMES = {library.short for library in LIBRARIES}
@@ -43,35 +45,54 @@ def test_has_every_library_that_torch_preloads() -> None:
     assert set(PRELOADED) <= SHORT_NAMES
 
 
-def test_puts_each_library_where_packages_know_it() -> None:
+@pytest.mark.parametrize("platform", ["linux", "windows"])
+def test_puts_each_library_where_packages_know_it(platform: Platform) -> None:
+    variant = Variant(platform=platform)
     core_files: list[str] = []
     family_files: list[str] = []
-    for library in LIBRARIES:
+    for library in libraries_of(variant):
         files = family_files if library.per_family else core_files
-        files.append(f"{library.folder}/{library.soname}")
+        # a wheel of Linux has a library under its SONAME
+        path = library.path(variant)
+        files.append(path if platform == "windows" else f"{library.folder}/{library.soname}")
 
-    known_libraries = libraries_in("core", core_files, "linux")
-    known_libraries |= libraries_in("libraries", family_files, "linux")
+    known_libraries = libraries_in("core", core_files, platform)
+    known_libraries |= libraries_in("libraries", family_files, platform)
 
-    assert known_libraries == SHORT_NAMES & library_globs("linux").keys()
+    short_names = {library.short for library in libraries_of(variant)}
+    assert known_libraries == short_names & library_globs(platform).keys()
 
 
-@pytest.mark.parametrize(
-    "artifacts",
-    [
-        {library.artifact[0] for library in LIBRARIES},
-        {file.artifact.name for file in data_files(split=False)},
-        {file.artifact.name for file in data_files(split=True)},
-    ],
-    ids=["libraries", "files", "split files"],
+VARIANTS = (
+    Variant(),
+    Variant(split=True),
+    Variant(platform="windows"),
+    Variant(split=True, platform="windows"),
 )
-def test_belongs_to_packaged_artifacts_alone(artifacts: set[str]) -> None:
-    assert artifacts <= packaged_artifacts()
 
 
-def test_keeps_the_device_code_of_each_target_apart_in_a_split_sample() -> None:
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_belongs_to_packaged_artifacts_alone(variant: Variant) -> None:
+    names = {library.artifact[0] for library in libraries_of(variant)}
+    names.update(file.artifact.name for file in data_files(variant))
+    names.update(artifact.name for artifact in compiled_artifacts(variant))
+
+    assert names <= packaged_artifacts()
+
+
+def test_has_nothing_on_windows_that_rocm_lacks_there() -> None:
+    variant = Variant(split=True, platform="windows")
+
+    names = {library.artifact[0] for library in libraries_of(variant)}
+    names.update(file.artifact.name for file in data_files(variant))
+
+    assert names.isdisjoint({"core-runtime", "rccl", "rocprofiler-sdk", "rpp"})
+
+
+@pytest.mark.parametrize("platform", ["linux", "windows"])
+def test_keeps_the_device_code_of_each_target_apart_in_a_split_sample(platform: Platform) -> None:
     targets: set[str] = set()
-    for file in data_files(split=True):
+    for file in data_files(Variant(split=True, platform=platform)):
         target = file.artifact.target
         if target.startswith("gfx"):
             targets.add(target)

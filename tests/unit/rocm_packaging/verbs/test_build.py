@@ -196,6 +196,19 @@ def test_asks_for_the_number_of_a_prerelease(checkout: Checkout) -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "option_without_effect"),
+    [
+        pytest.param(("--json",), "--json", id="JSON of no plan"),
+        pytest.param(("--version=10.1.0", "--rc=2"), "--rc", id="two versions"),
+    ],
+)
+def test_refuses_an_option_that_has_no_effect(
+    checkout: Checkout, options: tuple[str, ...], option_without_effect: str
+) -> None:
+    assert f"{option_without_effect} has no effect" in checkout.refuse(*options)
+
+
+@pytest.mark.parametrize(
     ("run_id", "options", "is_recorded"),
     [
         pytest.param("17", [], True, id="same run"),
@@ -281,6 +294,17 @@ def test_prefers_a_named_platform_tag_to_the_variable(
     checkout.build("--without", "*", "--wheel-platform-tag", "linux_x86_64")
 
     assert checkout.fetch("rocm_sdk_core").name.endswith("-linux_x86_64.whl")
+
+
+def test_packages_the_artifacts_of_windows_on_any_machine(checkout: Checkout) -> None:
+    checkout.build("--without", "*", "--platform", "windows")
+
+    windows_run = RunOutputs(run_id="local", platform="windows")
+    record = records.read(checkout.store, windows_run, FAMILY, "build_rocm")
+    assert record is not None
+    wheels = [file.name for file in record.files if file.name.endswith(".whl")]
+    assert wheels
+    assert all(name.endswith("-win_amd64.whl") for name in wheels)
 
 
 def test_refuses_a_time_that_is_no_number(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:

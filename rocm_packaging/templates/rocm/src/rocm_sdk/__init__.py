@@ -7,7 +7,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from . import _dist_info, _gpus
+from . import _dist_info, _dlls, _gpus
 from ._dist_info import __version__
 
 __all__ = [
@@ -84,20 +84,56 @@ def _package_root(package):
 def preload_libraries(*shortnames, rtld_global=True):
     """Load shared libraries into this process, each once, in the order given.
 
+    On Windows those come first that ROCm's libraries open by their names.
+
     Args:
         shortnames: Names that `find_libraries` knows.
         rtld_global: Whether their symbols serve libraries that are loaded later.
     """
+    for shortname in shortnames:
+        if sys.platform == "win32":
+            for opened_name in _names_opened_by(shortname):
+                _load_library(opened_name, rtld_global)
+        _load_library(shortname, rtld_global)
+
+
+def _names_opened_by(shortname):
+    """Return the libraries that a library opens by name, where this distribution has them."""
+    library = _dist_info.ALL_LIBRARIES.get(shortname)
+    opened_names = ()
+    if shortname in _dlls.OPENED_BY_NAME:
+        position = _dlls.OPENED_BY_NAME.index(shortname)
+        opened_names = _dlls.OPENED_BY_NAME[:position]
+    elif library is not None and library.package == "libraries":
+        opened_names = _dlls.OPENED_BY_NAME
+    return [
+        name
+        for name in opened_names
+        if name in _dist_info.DISTRIBUTED_LIBRARIES
+    ]
+
+
+def _load_library(shortname, rtld_global):
+    """Load a library, unless this process has loaded it or this platform lacks it."""
     import ctypes  # takes as long as all else that `rocm-sdk` imports
 
+    if shortname in _loaded_libraries:
+        return
     mode = ctypes.RTLD_GLOBAL if rtld_global else ctypes.RTLD_LOCAL
-    for shortname in shortnames:
-        if shortname in _loaded_libraries:
-            continue
-        for path in find_libraries(shortname):
-            if os.environ.get("ROCM_SDK_VERBOSE") == "1":
-                print(f"rocm_sdk: loading {path}", file=sys.stderr)
-            _loaded_libraries[shortname] = ctypes.CDLL(str(path), mode=mode)
+    for path in find_libraries(shortname):
+        if os.environ.get("ROCM_SDK_VERBOSE") == "1":
+            print(f"rocm_sdk: loading {path}", file=sys.stderr)
+        if sys.platform == "win32":
+            _search_packages(path)
+        _loaded_libraries[shortname] = ctypes.CDLL(str(path), mode=mode)
+
+
+def _search_packages(path):
+    """Let a DLL find what it needs in its own package and in core."""
+    _dlls.search_folder(path.parent)
+    core = _package_root(_dist_info.ALL_PACKAGES["core"])
+    if core is not None:
+        _dlls.search_folder(core / "bin")
 
 
 def initialize_process(

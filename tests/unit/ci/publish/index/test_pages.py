@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from html.parser import HTMLParser
@@ -268,6 +269,58 @@ def test_proposes_the_newest_version_that_is_not_yanked(path: str) -> None:
 
     assert 'install "torch==2.9.0"' in render_pages("g", [page_file(), newer])[path]
     assert 'install "torch==3.0"' in render_pages("g", [newer])[path]
+
+
+PYTORCH_WHEELS = (
+    "amd_torch_device_gfx942-2.10.0+rocm10-cp312-cp312-linux_x86_64.whl",
+    "rocm-10.tar.gz",
+    "torch-2.9.0+rocm9-cp312-cp312-linux_x86_64.whl",
+    "torch-2.10.0+rocm10-cp312-cp312-linux_x86_64.whl",
+    "torchaudio-2.10.0+torch2.10.rocm10-cp312-cp312-linux_x86_64.whl",
+    "torchvision-0.25.0+rocm10-cp312-cp312-linux_x86_64.whl",
+    "triton-3.6.0+rocm10-cp312-cp312-linux_x86_64.whl",
+)
+
+
+def install_commands(*filenames: str) -> list[str]:
+    """Return the commands of a flat page that stand above its folded sections."""
+    page = render_pages("g", [page_file(filename=filename) for filename in filenames])["index.html"]
+    return re.findall("<pre>(.*?) --find-links", page.partition("<details>")[0])
+
+
+def test_begins_with_one_command_each_for_pip_and_uv() -> None:
+    requirements = '"torch[device-all]==2.10.0+rocm10" "torchvision==0.25.0+rocm10"'
+    requirements += ' "torchaudio==2.10.0+torch2.10.rocm10"'
+
+    assert install_commands(*PYTORCH_WHEELS) == [
+        f"pip install {requirements}",
+        f"uv pip install {requirements}",
+    ]
+
+
+def test_proposes_no_package_of_another_build_than_torchs() -> None:
+    torch = "torch-2.10.0+rocm10-cp312-cp312-linux_x86_64.whl"
+    vision = "torchvision-0.24.0+rocm9-cp312-cp312-linux_x86_64.whl"
+
+    assert install_commands(torch, vision)[0] == 'pip install "torch==2.10.0+rocm10"'
+
+
+def test_proposes_rocm_where_there_is_no_torch() -> None:
+    wheels = ("rocm-10.tar.gz", "rocm_sdk_device_gfx942-10-py3-none-any.whl")
+
+    assert install_commands(*wheels)[0] == 'pip install "rocm[libraries,device-all]==10"'
+
+
+def test_proposes_nothing_where_there_is_neither_torch_nor_rocm() -> None:
+    assert install_commands("numpy-2.0-py3-none-any.whl") == []
+
+
+def test_folds_the_files_of_every_project() -> None:
+    page = render_pages("g", [page_file(filename=filename) for filename in PYTORCH_WHEELS])["index.html"]
+
+    summaries = re.findall("<summary><h2>(.*?)</h2> <span>(.*?)</span></summary>", page)
+    assert ("torch", "2 files") in summaries
+    assert len(summaries) == page.count("<ul>") == page.count("</details>") == 6
 
 
 # Names

@@ -14,7 +14,9 @@ def checks():
         group = "libraries" if len(families) == 1 else f"libraries.{family}"
         root = support.payload("libraries", family)
         yield Check(group, "layout", _check_layout, root)
-        yield from support.library_checks(group, root)
+        yield from support.library_checks(
+            group, root, support.payload("core")
+        )
     yield from support.preload_checks("libraries")
 
 

@@ -36,6 +36,11 @@ _NOT_ALONE = (
 )
 _LIBRARY = re.compile(r"\.(dll|so(\.\d+)*)$")
 
+_IS_WINDOWS = sys.platform == "win32"
+# Statuses of programs that Windows could not start, or ended: a DLL is missing, an access violation.
+_FIRST_WINDOWS_ERROR = 0xC0000000
+_CANNOT_EXECUTE = (126, 127)  # a shell's statuses
+
 # Loads a library, and prints the files of all that came with it, where the system tells.
 _LOAD = """
 import ctypes, os, sys
@@ -44,6 +49,15 @@ if os.path.exists("/proc/self/maps"):
     with open("/proc/self/maps") as maps:
         fields = [line.rstrip("\\n").split(maxsplit=5) for line in maps]
     print("\\n".join(sorted({field[5] for field in fields if len(field) == 6})))
+"""
+# The same on Windows; it gets the folders to look in, too, as a DLL there has no RPATH.
+_LOAD_DLL = """
+import ctypes, sys
+from rocm_sdk import _dlls
+for folder in sys.argv[2:]:
+    _dlls.search_folder(folder)
+ctypes.CDLL(sys.argv[1])
+print("\\n".join(sorted(_dlls.loaded_files())))
 """
 _PRELOAD = """
 import sys, rocm_sdk
@@ -111,8 +125,11 @@ def shared_libraries(root):
     return [path for path in paths if path.is_file() and not path.is_symlink()]
 
 
-def library_checks(group, root):
-    """Yield a check a library below a folder: each loads in a process of its own."""
+def library_checks(group, root, *other_roots):
+    """Yield a check a library below a folder: each loads in a process of its own.
+
+    Windows looks in the other folders, too, for what a library needs.
+    """
     paths = shared_libraries(root)
     yield Check(
         group,
@@ -128,21 +145,28 @@ def library_checks(group, root):
             _check_loading,
             path,
             root,
+            *other_roots,
         )
 
 
-def _check_loading(path, root):
+def _check_loading(path, root, *other_roots):
     relative = "/" + path.relative_to(root).as_posix()
     for pattern, reason in _NOT_ALONE:
         if pattern.search(relative):
             raise unittest.SkipTest(reason)
 
-    result = run_python("-I", "-S", "-c", _LOAD, path)
+    if _IS_WINDOWS:
+        folders = [folder / "bin" for folder in (root, *other_roots)]
+        result = run_python("-I", "-c", _LOAD_DLL, path, *folders)
+    else:
+        result = run_python("-I", "-S", "-c", _LOAD, path)
     expect(result.status == 0, f"{path}: {result.summary}")
+
     names, site = _libraries_of_packages()
     foreign_paths = []
     for line in result.output.splitlines():
-        if Path(line).name in names and site not in Path(line).parents:
+        is_of_packages = os.path.normcase(Path(line).name) in names
+        if is_of_packages and site not in Path(line).resolve().parents:
             foreign_paths.append(line)
     expect_none(
         foreign_paths,
@@ -164,7 +188,9 @@ def _libraries_of_packages():
 
     names = set()
     for root in roots:
-        names.update(path.name for path in shared_libraries(root))
+        names.update(
+            os.path.normcase(path.name) for path in shared_libraries(root)
+        )
     return frozenset(names), roots[0].parent.resolve()
 
 
@@ -222,13 +248,21 @@ class ProcessResult:
         self._program = program
 
     @property
+    def has_run(self):
+        """Whether the program was started, and ended by itself."""
+        if self.status < 0 or self.status in _CANNOT_EXECUTE:
+            return False
+        return not (_IS_WINDOWS and self.status >= _FIRST_WINDOWS_ERROR)
+
+    @property
     def summary(self):
         """How it ended, and the end of what it printed."""
-        ending = (
-            f"ended by signal {-self.status}"
-            if self.status < 0
-            else f"ended with status {self.status}"
-        )
+        if self.status < 0:
+            ending = f"ended by signal {-self.status}"
+        elif self.status >= _FIRST_WINDOWS_ERROR:
+            ending = f"ended with status {self.status:#x}"
+        else:
+            ending = f"ended with status {self.status}"
         printed = (self.output + self.errors).strip()[-2000:]
         return f"{Path(self._program).name} {ending}\n{printed}"
 

@@ -5,21 +5,21 @@ A dry run may assume what is missing.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from core import console
 from core.errors import FatalError, MissingInputError, ServiceError
+from core.run.records import LEFT_OUT_TARGETS
 from pytorch_build.build import machine
-from pytorch_build.build.build import missing_wheel_error, wheel_of_run
+from pytorch_build.build.build import Work, missing_wheel_error, wheel_of_run
 from pytorch_build.build.facts import PLANNED_FROM, TreeFacts, read_tree_facts, tree_facts_from
-from pytorch_build.build.inputs import BuildMaterials, Dependency
+from pytorch_build.build.inputs import Dependency, inputs_of
 from pytorch_build.components import COMPONENTS, needed_first
 from pytorch_build.lock.resolve import prebuilt
-from pytorch_build.lock.stored import origins, source_lock
+from pytorch_build.lock.stored import origins
 from pytorch_build.sdk import find_source, find_version, packages_of
 from pytorch_build.sources.git import Reader
 from pytorch_build.sources.trees import (
@@ -33,10 +33,7 @@ from rocm_packaging.origin import RocmSource
 
 if TYPE_CHECKING:
     from pytorch_build.build.request import BuildRequest
-    from pytorch_build.lock.source_lock import SourceLock
     from rocm_packaging.packages.layouts import Layout
-
-    LockFinder = Callable[[], SourceLock]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,46 +44,38 @@ class Assumptions:
     blockers: list[FatalError] = field(default_factory=list)
 
 
-def find_materials(request: BuildRequest, assumptions: Assumptions | None = None) -> BuildMaterials:
-    """Return what a build is made of.
+def find_work(request: BuildRequest, assumptions: Assumptions | None = None) -> Work:
+    """Return a build that can begin: what was asked for, with what it is made of.
 
     Args:
         request: What was asked for.
         assumptions: Where a dry run writes down what it assumes; without it, what is missing is an error.
     """
-    find_lock = _lock_finder(request)
-    tree = _find_tree(request, find_lock)
+    tree = _find_tree(request)
     rocm = None
     if request.context.gpu:
-        rocm = _find_rocm(request, _rocm_version(request, find_lock), assumptions)
+        rocm = _find_rocm(request, assumptions)
+    dependencies = tuple(find_dependencies(request, assumptions))
+    details: dict[str, Any] = {}
+    if request.left_out_targets:
+        details[LEFT_OUT_TARGETS] = list(request.left_out_targets)
+    return Work(
+        request=request,
+        tree=tree,
+        rocm=rocm,
+        inputs=inputs_of(request, tree, rocm, dependencies),
+        details=details,
+    )
 
-    if assumptions is None:
-        dependencies = find_dependencies(request)
-    else:
-        dependencies = find_or_assume_dependencies(request, find_lock, assumptions)
-    return BuildMaterials(tree=tree, rocm=rocm, dependencies=tuple(dependencies))
 
+def find_dependencies(request: BuildRequest, assumptions: Assumptions | None = None) -> Iterator[Dependency]:
+    """Yield what is installed before a build, in that order.
 
-def find_dependencies(request: BuildRequest) -> Iterator[Dependency]:
-    """Yield what is installed before a build, in that order."""
+    A dry run assumes what the run lacks, in the version that the lock promises.
+    """
     context = request.context
     component = request.component
     for name in needed_first(component.name, gpu=context.gpu):
-        dependency = _prebuilt_dependency(request, name) or wheel_of_run(context, request.target, name)
-        if dependency is not None:
-            yield dependency
-        elif COMPONENTS[name].loss_without is None:
-            raise missing_wheel_error(context, request.target.tag, name)
-        elif name in component.required_components and name in context.ref.components:
-            _warn_without(request, name)
-
-
-def find_or_assume_dependencies(
-    request: BuildRequest, find_lock: LockFinder, assumptions: Assumptions
-) -> Iterator[Dependency]:
-    """Yield what is installed before a build; what the run lacks, in the version that the lock promises."""
-    context = request.context
-    for name in needed_first(request.component.name, gpu=context.gpu):
         dependency = _prebuilt_dependency(request, name)
         # Another platform's run is not looked into: its wheels may be large, and far away.
         if dependency is None and request.is_for_this_platform:
@@ -95,19 +84,20 @@ def find_or_assume_dependencies(
             yield dependency
             continue
 
-        is_required = COMPONENTS[name].loss_without is None
-        if not is_required and name not in context.ref.components:
-            continue
-        if is_required:
-            error = missing_wheel_error(context, request.target.tag, name)
-            assumptions.blockers.append(error)
-        version = find_lock().version(name, gpu=context.gpu)
-        yield Dependency(
-            project=name,
-            requirement=f"{COMPONENTS[name].distribution}=={version}",
-            version=version,
-            is_assumed=True,
-        )
+        error = missing_wheel_error(context, request.target.tag, name)
+        is_indispensable = COMPONENTS[name].loss_without is None
+        is_built_by_ref = name in context.ref.components
+        if assumptions is None:
+            if is_indispensable:
+                raise error
+            if is_built_by_ref and name in component.required_components:
+                _warn_without(request, name, error)
+        elif is_indispensable or is_built_by_ref:
+            if is_indispensable:
+                assumptions.blockers.append(error)
+            version = request.lock.version(name, gpu=context.gpu)
+            requirement = f"{COMPONENTS[name].distribution}=={version}"
+            yield Dependency(project=name, requirement=requirement, version=version, is_assumed=True)
 
 
 def find_tree_facts(request: BuildRequest, tree: Tree) -> TreeFacts:
@@ -129,58 +119,36 @@ def find_tree_facts(request: BuildRequest, tree: Tree) -> TreeFacts:
     )
 
 
-def _lock_finder(request: BuildRequest) -> LockFinder:
-    """Return what finds the source lock, once and only where it is needed: own trees may do without."""
-
-    @functools.cache
-    def find_lock() -> SourceLock:
-        options = request.options
-        return source_lock(request.context, options.rocm, update=options.update, mirrors=options.mirrors)
-
-    return find_lock
-
-
-def _find_tree(request: BuildRequest, find_lock: LockFinder) -> Tree:
+def _find_tree(request: BuildRequest) -> Tree:
     """Return the tree that is built: a developer's own, or the managed one. Nothing is checked out yet."""
-    context = request.context
-    component = request.component
     own_tree = request.own_tree
     if own_tree is None:
-        return managed_tree(context, request.options, find_lock(), component.name)
+        return managed_tree(request)
 
     # Everything that the machine lacks is said at once, before anything is copied.
-    if not context.common.dry_run and any(find_tree_problems(own_tree, component.name, request.user_env)):
-        need = machine.find_machine_need(context, component)
-        machine.refuse_problems(machine.find_problems(request, need))
-    tree = developers_tree(
-        context,
-        own_tree,
-        component.name,
-        rocm_version=find_version(context, request.options.rocm),
-        find_lock=find_lock,
-    )
-    console.say(f"{component.name} from {own_tree}, as it is there")
+    name = request.component.name
+    is_dry_run = request.context.common.dry_run
+    if not is_dry_run and any(find_tree_problems(own_tree, name, request.user_env)):
+        machine.refuse_problems(machine.find_problems(request))
+    tree = developers_tree(request, own_tree)
+    console.say(f"{name} from {own_tree}, as it is there")
     return tree
 
 
-def _rocm_version(request: BuildRequest, find_lock: LockFinder) -> str:
-    """Return the ROCm to build against: the lock's, or where a developer's tree needs no lock, the newest."""
-    if request.own_tree is not None:
-        return find_version(request.context, request.options.rocm)
-    return find_lock().rocm_version
-
-
-def _find_rocm(request: BuildRequest, version: str, assumptions: Assumptions | None) -> RocmSource:
+def _find_rocm(request: BuildRequest, assumptions: Assumptions | None) -> RocmSource:
     """Return where ROCm comes from; assume today's packages where they cannot be looked at."""
     context = request.context
+    options = request.options.rocm
+    needs_lock = request.own_tree is None
+    version = request.lock.rocm_version if needs_lock else find_version(context, options)
     if assumptions is None:
-        return find_source(context, request.options.rocm, version)
+        return find_source(context, options, version)
 
-    packages = packages_of(context, request.options.rocm)
+    packages = packages_of(context, options)
     is_remote = bool(packages.index_urls) or any("://" in link for link in packages.find_links)
     if request.is_for_this_platform or not is_remote:
         try:
-            return find_source(context, request.options.rocm, version)
+            return find_source(context, options, version)
         except (MissingInputError, ServiceError) as problem:
             # Without ROCm or a network there is a plan all the same.
             assumptions.blockers.append(problem)
@@ -206,11 +174,9 @@ def _prebuilt_dependency(request: BuildRequest, name: str) -> Dependency | None:
     )
 
 
-def _warn_without(request: BuildRequest, name: str) -> None:
+def _warn_without(request: BuildRequest, name: str, error: MissingInputError) -> None:
     """Warn that a wheel is built without what it should require; refuse that in a run that others use."""
-    context = request.context
-    error = missing_wheel_error(context, request.target.tag, name)
-    if context.common.outputs.immutable and request.own_tree is None:
+    if request.context.common.outputs.immutable and request.own_tree is None:
         raise error
     console.warn(
         f"{error.message} This {request.component.name} gets no {COMPONENTS[name].loss_without} and does not "
