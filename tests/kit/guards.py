@@ -5,12 +5,13 @@ import socket
 import subprocess
 from collections.abc import Callable
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ci import install
-from core import process, temporary
+from core import process, run, temporary
 from core.cli.options import environment
 from core.env.installer import Sources
 from core.packages import candidates, package_source, pages, resolution
@@ -49,6 +50,9 @@ def guard_unit_test(patch: pytest.MonkeyPatch, *, may_start_processes: bool) -> 
     patch.setattr(process, "take_charge", lambda **_options: None)
     patch.setattr(temporary, "keep_journal", lambda _cache: None)
     patch.setattr(process, "which", hide_programs(process.which))
+
+    # What tests build, publish and install is for Linux, where they name no platform.
+    patch.setattr(run, "sys", SimpleNamespace(platform="linux"))
 
     # A person's own indexes, and the bucket behind out/, which is on another machine.
     for module in (install, candidates, package_source, pages, resolution):

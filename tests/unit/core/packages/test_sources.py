@@ -323,11 +323,11 @@ def test_installers_get_the_files_behind_a_password(
 
 def test_installers_get_sources_without_a_password_as_they_are() -> None:
     indexes = [PackageIndex(url=url) for url in ("https://a", "https://b")]
-    source = combine_sources([*indexes, linked_source("/wheels")])
+    source = combine_sources([*indexes, linked_source(str(Path("/wheels")))])
 
     with source.opened([]) as sources:
         assert sources == Sources(
-            index_url="https://a", extra_index_urls=("https://b",), find_links=("/wheels",)
+            index_url="https://a", extra_index_urls=("https://b",), find_links=(str(Path("/wheels")),)
         )
 
 
