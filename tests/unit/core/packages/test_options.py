@@ -136,10 +136,10 @@ def test_leaves_an_index_without_a_folder_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("link", "place"),
     [
-        ("wheels", "{folder}/wheels"),
-        ("/data/wheels", "/data/wheels"),
+        ("wheels", str(Path("{folder}/wheels"))),
+        ("/data/wheels", absolute("/data/wheels")),
         ("https://a.example/index.html", "https://a.example/index.html"),
-        ("file:///my%20data", "/my data"),
+        (Path(absolute("/my data")).as_uri(), absolute("/my data")),
     ],
 )
 def test_names_folders_from_where_commands_run(

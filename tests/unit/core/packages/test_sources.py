@@ -180,7 +180,7 @@ def test_names_the_package_that_an_index_lacks_and_other_ways(tmp_path: Path) ->
     ("source", "error", "mentioned"),
     [
         (PackageIndex(url="file:///x"), UsageError, "--index-url file:///x"),
-        (linked_source("/absent/folder"), MissingInputError, "/absent/folder"),
+        (linked_source("/absent/folder"), MissingInputError, str(Path("/absent/folder"))),
     ],
     ids=["no HTTP", "no folder"],
 )
