@@ -40,9 +40,13 @@ MATRIX = os.environ.get("MATRIX")
 INTERRUPT_TIMEOUT = 20
 TERMINATE_TIMEOUT = 5
 
+# Packages are imported from the checkout and the tool's environment, also where a person keeps `python -m`
+# from looking there, or has packages of other Pythons in front.
+IMPORT_VARIABLES = {"PYTHONSAFEPATH": None, "PYTHONPATH": None}
+
 # Test processes import all modules, which takes twice as long without byte code. The commands that hints name
 # must not depend on the session that runs the tests.
-TOOL_VARIABLES = {"PYTHONDONTWRITEBYTECODE": None, "NOX_CURRENT_SESSION": None}
+TOOL_VARIABLES = {**IMPORT_VARIABLES, "PYTHONDONTWRITEBYTECODE": None, "NOX_CURRENT_SESSION": None}
 
 SessionFunction = Callable[..., None]
 
@@ -104,7 +108,8 @@ def read_matrix(name: str) -> dict[str, Any]:
     """Return the cells of a matrix by session, and the Pythons that the project's own tests run on."""
     # A process of its own, so that the noxfile imports nothing of the project and `nox -l` stays fast.
     command = [sys.executable, "-m", "ci", "cells", name]
-    completed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=False)
+    variables = {name: value for name, value in os.environ.items() if name not in IMPORT_VARIABLES}
+    completed = subprocess.run(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, check=False)
 
     # The front door has said what is wrong with the matrix.
     if completed.returncode != 0:
@@ -167,7 +172,8 @@ def front_door(session: nox.Session, package: str, *words: str, cell: dict[str, 
         *words,
         *options,
         *session.posargs,
-        env={"INVOKED_FROM": session.invoked_from},  # where relative paths of users begin
+        # Where relative paths of users begin.
+        env={**IMPORT_VARIABLES, "INVOKED_FROM": session.invoked_from},
         external=True,
         log=False,  # the front door says what it does
         stderr=None,  # not mixed with standard output, so that JSON can be piped
@@ -207,7 +213,8 @@ def refuse_unknown_options_of_later_sessions(session: nox.Session) -> None:
         sys.executable,
         "-m",
         "core.cli.later_sessions",
-        env={"LATER_SESSIONS": json.dumps(front_doors)},  # nox prints the words of a command that fails
+        # Not as arguments: nox prints the words of a command that fails.
+        env={**IMPORT_VARIABLES, "LATER_SESSIONS": json.dumps(front_doors)},
         external=True,
         log=False,
         stderr=None,
@@ -501,7 +508,7 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def integration(session: nox.Session) -> None:
     """Run the tests that start processes: git, compilers, pip, uv, nox, invoke."""
-    selection = ("tests/integration", "tests/unit", "-m", "processes")
+    selection = ("tests/integration", "tests/unit", "tests/field", "-m", "processes")
     distribution = ("--numprocesses=auto", "--dist=loadfile", "--no-loadscope-reorder")
     run_tool(session, "test", "pytest", *selection, *distribution)
 

@@ -21,6 +21,7 @@ from pytorch_build.build.build import borrow, find_record
 from pytorch_build.components import COMPONENTS
 from pytorch_build.context import Context, context
 from pytorch_build.lock.versions import python_tag
+from pytorch_build.sources.snapshots import require_checkout
 from pytorch_build.sources.trees import tree_copy
 from rocm_packaging.origin import has_rocm, own_run
 
@@ -61,6 +62,8 @@ def run_trees(
 
     `run_id` names that run; None names it after the trees.
     """
+    for tree in changes.trees.values():
+        require_checkout(tree)
     if python is not None:
         require_pythons([python])
 

@@ -127,20 +127,22 @@ def run_plan(
         )
     outputs.show(plan)
     _say_where(plan, target)
-    _say_what_is_elsewhere(plan, platform)
+    job_count_elsewhere = sum(job.platform != platform for job in plan.jobs)
+    if job_count_elsewhere:
+        console.say(f"{console.counted(job_count_elsewhere, 'job')} for another platform: not run here")
 
     setup_job = jobs.setup_job(plan, target)
-    pythons = {cell.python for cell in plan.cells if cell.platform == platform and cell.python}
+    pythons = {job.python for job in plan.jobs if job.platform == platform and job.python}
     if dry_run:
         warn_of_missing_pythons(pythons)
-        setup_jobs = [setup_job] if plan.cells else []
+        setup_jobs = [setup_job] if plan.jobs else []
         print_jobs([*setup_jobs, *jobs.plan_jobs(with_placeholders(plan), platform, target)])
         return
 
     require_pythons(pythons)
     plan.write(root / target.plan_file)
     setup_outcomes: Sequence[Outcome] = []
-    if plan.cells:
+    if plan.jobs:
         setup_outcomes = run_all([setup_job], NoxRunner(root))
         if setup_outcomes[0].result != "ok":
             show_outcomes(setup_outcomes)
@@ -159,7 +161,7 @@ def run_plan(
 
 def _packages_rocm(plan: Plan, platform: Platform) -> bool:
     """Return whether a job on this platform makes packages of ROCm."""
-    return any("build_rocm" in cell.sessions for cell in plan.cells if cell.platform == platform)
+    return any("build_rocm" in job.sessions for job in plan.jobs if job.platform == platform)
 
 
 def _say_where(plan: Plan, target: Target) -> None:
@@ -168,12 +170,6 @@ def _say_where(plan: Plan, target: Target) -> None:
         return
     store = distribution_store(run_buckets(), plan.release_type, target.distribution_store or "")
     console.say(f"run outputs: {target.store}; staging and release index: {store}")
-
-
-def _say_what_is_elsewhere(plan: Plan, platform: Platform) -> None:
-    count = sum(cell.platform != platform for cell in plan.cells)
-    if count:
-        console.say(f"{console.counted(count, 'job')} for another platform: not run here")
 
 
 def make_plan(configure_options: Sequence[str], target: Target) -> Plan:
@@ -195,16 +191,16 @@ def with_placeholders(plan: Plan) -> Plan:
                 RocmOrigin(platform=group.platform, artifact_group=group.artifact_group, run_id=run_id)
             )
 
-    cells = []
-    for cell in plan.cells:
-        if cell.stage in {"build_rocm", "test_rocm"}:
-            cells.append(cell)
+    plan_jobs = []
+    for job in plan.jobs:
+        if job.stage in {"build_rocm", "test_rocm"}:
+            plan_jobs.append(job)
         else:
-            versions = {"torch": f"<torch of {cell.torch_ref}>"}
-            cells.append(cell.model_copy(update={"versions": versions}))
+            versions = {"torch": f"<torch of {job.torch_ref}>"}
+            plan_jobs.append(job.model_copy(update={"versions": versions}))
 
     rocm = plan.rocm.model_copy(update={"origins": tuple(origins)})
-    return plan.model_copy(update={"cells": tuple(cells), "rocm": rocm})
+    return plan.model_copy(update={"jobs": tuple(plan_jobs), "rocm": rocm})
 
 
 def configure_options_of_release(

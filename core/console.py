@@ -390,6 +390,16 @@ class Step:
         return mask(f"{self.words}  {last_line}")[:width]
 
 
+def _discard_output_of(stream: TextIO) -> None:
+    """Let what is written to a stream get lost from now on: its reader, such as `head`, has gone.
+
+    The work goes on: who looks at its first lines does not end a build.
+    """
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, stream.fileno())
+    os.close(null_device)
+
+
 class _Screen:
     """Where lines go: any thread writes whole ones, on a terminal above the live lines of what is at work.
 
@@ -408,7 +418,10 @@ class _Screen:
         """Write lines."""
         with self._lock:
             self._draw([])
-            print(printable(text), file=stream, flush=True)
+            try:
+                print(printable(text), file=stream, flush=True)
+            except BrokenPipeError:
+                _discard_output_of(stream)
             self.refresh()
 
     def refresh(self) -> None:

@@ -40,11 +40,11 @@ class Document(Model):
 
     def digest(self) -> str:
         """Hash what it says: the hex SHA-256 of its canonical JSON."""
-        return files.digest_of(self.model_dump(mode="json"))
+        return files.digest_of(self.model_dump(mode="json", by_alias=True))
 
     def write(self, path: Path) -> None:
         """Write it as JSON, atomically; the same document gives the same bytes."""
-        files.write_json(path, self.model_dump(mode="json"))
+        files.write_json(path, self.model_dump(mode="json", by_alias=True))
 
     @classmethod
     def read(cls, path: Path) -> Self:

@@ -14,7 +14,7 @@ import io
 import ipaddress
 import netrc
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
@@ -224,7 +224,7 @@ def _proxy_for(url: str) -> str | None:
     host = parts.hostname or ""
     if is_loopback(host):
         return None
-    if proxy_bypass(parts.netloc):  # by NO_PROXY
+    if proxy_bypass(parts.netloc) or _is_in_direct_network(host):  # by NO_PROXY
         return None
 
     proxies = getproxies()
@@ -235,6 +235,22 @@ def _proxy_for(url: str) -> str | None:
     if "://" not in proxy:
         return f"http://{proxy}"
     return proxy
+
+
+def _is_in_direct_network(host: str) -> bool:
+    """Return whether NO_PROXY has a network (``10.0.0.0/8``) of this address, as pip, uv and curl read it."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+
+    variables = environment()
+    names = variables.get("no_proxy") or variables.get("NO_PROXY", "")
+    for name in names.split(","):
+        with suppress(ValueError):
+            if address in ipaddress.ip_network(name.strip(), strict=False):
+                return True
+    return False
 
 
 def is_loopback(host: str) -> bool:
@@ -277,14 +293,26 @@ def _login_in_address(url: str) -> str | None:
 
 def _login_in_netrc(host: str) -> str | None:
     """Return the header for a host by the user's netrc file, as pip and curl read it."""
-    path = environment().get("NETRC")
-    file = Path(path) if path else Path.home() / ".netrc"
+    file = _netrc_file()
+    if file is None:
+        return None
     # Its entry `default` would be shown to every server that a page links to.
     login = _logins_of_netrc(file).get(host)
     if login is None:
         return None
     user, _account, password = login
     return _basic_login(user, password)
+
+
+def _netrc_file() -> Path | None:
+    """Return where the user's netrc file would be; None for a user without a home, as in many a container."""
+    path = environment().get("NETRC")
+    if path:
+        return Path(path)
+    try:
+        return Path.home() / ".netrc"
+    except RuntimeError:
+        return None
 
 
 @functools.cache
@@ -483,10 +511,9 @@ def _repeat_where_broken_off(read: Callable[[], _Content]) -> _Content:
 
 def _has_broken_off(problem: ServiceError) -> bool:
     """Return whether an answer began and did not end; a server out of reach has been asked again already."""
-    from urllib3.exceptions import HTTPError, MaxRetryError
+    from urllib3.exceptions import ProtocolError, ReadTimeoutError
 
-    cause = problem.__cause__
-    return isinstance(cause, HTTPError) and not isinstance(cause, MaxRetryError)
+    return isinstance(problem.__cause__, ProtocolError | ReadTimeoutError)
 
 
 def _read_page(response: BaseHTTPResponse) -> Answer:

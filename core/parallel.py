@@ -29,8 +29,8 @@ def map_in_threads(
         return [action(item) for item in items]
 
     with ThreadPoolExecutor(max_workers=jobs) as pool:
-        futures = [pool.submit(action, item) for item in items]
         try:
+            futures = [pool.submit(action, item) for item in items]
             wait(futures, return_when=FIRST_EXCEPTION)
         except KeyboardInterrupt:
             STOPPING.set()

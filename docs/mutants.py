@@ -13,8 +13,7 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,11 +24,12 @@ from core.cli import exit_code
 from core.cli.options import ROOT
 from core.data import Document, Model, load_toml
 from core.errors import CheckError, ProcessError, UsageError, nearest
+from core.parallel import map_in_threads
 from docs.markdown import table
 
 DATA_FILE = Path(__file__).with_name("mutants.toml")
 SCORES_FILE = Path(__file__).with_name("mutants.json")
-_FOUND = {"killed", "timeout", "segfault"}
+_KILLED = {"killed", "timeout", "segfault"}
 _SETTINGS = """\
 [mutmut]
 source_paths = {module}
@@ -68,13 +68,13 @@ class Score(Model):
     """What was measured of a module."""
 
     mutants: int
-    found: int
+    killed: int
     stay: int
 
     @property
     def percent(self) -> float:
         """How many of the mutants tests have found, in per cent."""
-        return 100 * self.found / self.mutants
+        return 100 * self.killed / self.mutants
 
 
 class Scores(Document):
@@ -91,10 +91,13 @@ class Survivor:
     diff: str
 
 
-def unit_tests(module: str, judged: Judged) -> tuple[str, ...]:
+def unit_tests(module: str, judged_module: Judged) -> tuple[str, ...]:
     """Return a module's unit tests, as pytest takes them."""
+    if judged_module.tests:
+        return judged_module.tests
     path = Path(module)
-    return judged.tests or (f"tests/unit/{path.parent.as_posix()}/test_{path.name}",)
+    folder = path.parent.as_posix()
+    return (f"tests/unit/{folder}/test_{path.name}",)
 
 
 def undecorated(source: str) -> str:
@@ -102,135 +105,217 @@ def undecorated(source: str) -> str:
 
     Caches go: what they kept of the module itself would answer for each mutant.
     """
-    lines = source.splitlines(keepends=True)
-    decorated = [
+    functions = [
         node
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.FunctionDef) and node.decorator_list and node.end_lineno
+        if isinstance(node, ast.FunctionDef) and node.decorator_list
     ]
-    for node in sorted(decorated, key=lambda node: -node.lineno):
-        value = node.name
-        for decorator in map(ast.unparse, reversed(node.decorator_list)):
-            value = value if _CACHE.match(decorator) else f"{decorator}({value})"
-        if value != node.name:
-            lines.insert(node.end_lineno or 0, f"{' ' * node.col_offset}{node.name} = {value}\n")
-        del lines[node.decorator_list[0].lineno - 1 : node.lineno - 1]
+    lines = source.splitlines(keepends=True)
+    # From the last one to the first, so that the lines of those before it stay where they are.
+    for function in sorted(functions, key=lambda function: function.lineno, reverse=True):
+        decorated_name = function.name
+        for node in reversed(function.decorator_list):
+            decorator = ast.unparse(node)
+            if not _CACHE.match(decorator):
+                decorated_name = f"{decorator}({decorated_name})"
+        if decorated_name != function.name:
+            indentation = " " * function.col_offset
+            assignment = f"{indentation}{function.name} = {decorated_name}\n"
+            last_line = function.end_lineno or function.lineno
+            lines.insert(last_line, assignment)
+
+        first_line = function.decorator_list[0].lineno - 1
+        last_line = function.lineno - 1
+        del lines[first_line:last_line]
     return "".join(lines)
 
 
-def survivor(shown: str) -> Survivor:
+def read_survivor(output: str) -> Survivor:
     """Read what `mutmut show` prints: a line of its own, then a unified diff."""
-    diff = shown.partition("\n")[2].rstrip()
-    changed = (line for line in diff.splitlines()[2:] if line.startswith("-"))
-    return Survivor(line=next(changed, "")[1:].strip(), diff=diff)
+    _title, _newline, diff = output.partition("\n")
+    diff = diff.rstrip()
+    changed_line = ""
+    lines_after_names = diff.splitlines()[2:]
+    for line in reversed(lines_after_names):
+        if line.startswith("-"):
+            changed_line = line.removeprefix("-")
+    return Survivor(
+        line=changed_line.strip(),
+        diff=diff,
+    )
 
 
-def unexplained(survivors: Sequence[Survivor], judged: Judged, *, module: str) -> list[Survivor]:
+def unexplained(survivors: Sequence[Survivor], judged_module: Judged, *, module: str) -> list[Survivor]:
     """Return the survivors that no reason covers.
 
     Raises:
         CheckError: A reason covers another number than it says.
     """
-    lines = Counter(one.line for one in survivors)
-    if stale := [one for one in judged.stay if lines[one.line] != one.survivors]:
-        each = "".join(f"\n  {one.line}: {lines[one.line]} survive, not {one.survivors}" for one in stale)
-        raise CheckError(
-            f"Reasons for {module} are not true of its mutants:{each}", hint=f"Correct {DATA_FILE.name}."
-        )
-    return [one for one in survivors if one.line not in {stay.line for stay in judged.stay}]
+    counts = Counter(survivor.line for survivor in survivors)
+    for stay in judged_module.stay:
+        count = counts[stay.line]
+        if count != stay.survivors:
+            raise CheckError(
+                f"A reason for {module} is not true: of {stay.line}: {count} survive, not {stay.survivors}.",
+                hint=f"Correct {DATA_FILE.name}.",
+            )
+
+    explained_lines = {stay.line for stay in judged_module.stay}
+    return [survivor for survivor in survivors if survivor.line not in explained_lines]
 
 
-def prepare(
+def copy_checkout(
     root: Path,
-    place: Path,
+    folder: Path,
     module: str,
     tests: Sequence[str],
 ) -> None:
     """Copy the checkout to where mutmut has its copy, and beside it the module and the settings."""
-    listed = process.capture(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=root).stdout
-    for name in filter(None, listed.split("\0")):
+    listing = process.capture(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=root).stdout
+    for name in filter(None, listing.split("\0")):
         if (root / name).is_file():
-            (place / "mutants" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(root / name, place / "mutants" / name)
-    (place / module).parent.mkdir(parents=True)
-    (place / module).write_text(undecorated((root / module).read_text("utf-8")), "utf-8")
-    # of the same time, or mutmut takes the copy for mutants that it wrote earlier
-    shutil.copy2(place / module, place / "mutants" / module)
-    lists = {"module": (module,), "options": _OPTIONS, "tests": tests}
-    words = {name: "".join(f"\n    {one}" for one in each) for name, each in lists.items()}
-    (place / "setup.cfg").write_text(_SETTINGS.format(**words), "utf-8")
+            target = folder / "mutants" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(root / name, target)
+
+    source = (root / module).read_text("utf-8")
+    (folder / module).parent.mkdir(parents=True)
+    (folder / module).write_text(undecorated(source), "utf-8")
+    # Of the same time, or mutmut takes the copy for mutants that it wrote earlier.
+    shutil.copy2(folder / module, folder / "mutants" / module)
+
+    settings = _SETTINGS.format(
+        module=_setting([module]),
+        options=_setting(_OPTIONS),
+        tests=_setting(tests),
+    )
+    (folder / "setup.cfg").write_text(settings, "utf-8")
 
 
-def measured(root: Path, module: str, tests: Sequence[str]) -> tuple[int, list[Survivor]]:
-    """Run a module's tests on each of its mutants: how many there are, and the survivors."""
-    mutmut, cores = Path(sys.executable).with_name("mutmut"), os.cpu_count() or 1
-    with tempfile.TemporaryDirectory(prefix="mutants-") as temporary:
-        place = Path(temporary)
-        prepare(root, place, module, tests)
-        # what tests of other runs left among temporary files may not fail these
-        env = process.inherited(TMPDIR=str(files.made(place / "temporary")))
+def _setting(words: Sequence[str]) -> str:
+    """Write a list as a setting of several lines."""
+    return "".join(f"\n    {word}" for word in words)
+
+
+def measure(root: Path, module: str, tests: Sequence[str]) -> tuple[int, list[Survivor]]:
+    """Run a module's tests on each of its mutants; return how many there are, and the survivors."""
+    mutmut = Path(sys.executable).with_name("mutmut")
+    cores = os.cpu_count() or 1
+    with tempfile.TemporaryDirectory(prefix="mutants-") as temporary_folder:
+        folder = Path(temporary_folder)
+        copy_checkout(root, folder, module, tests)
+        # What tests of other runs left among temporary files may not fail these.
+        temporary_files = files.made(folder / "temporary")
+        env = process.inherited(TMPDIR=str(temporary_files))
         try:
-            process.capture([mutmut, "run", f"--max-children={cores}"], cwd=place, env=env)
+            process.capture(
+                [mutmut, "run", f"--max-children={cores}"],
+                cwd=folder,
+                env=env,
+            )
         except ProcessError as problem:
-            hint = f"Run its tests: pytest {' '.join(tests)}"
-            raise CheckError(f"{module} could not be measured: {problem.message}", hint=hint) from problem
-        results = process.capture([mutmut, "results", "--all=true"], cwd=place).stdout
-        verdicts = dict(line.strip().split(": ") for line in results.splitlines())
-        left = [name for name, verdict in verdicts.items() if verdict not in _FOUND]
-        with ThreadPoolExecutor(cores) as pool:
-            shown = pool.map(lambda name: process.capture([mutmut, "show", name], cwd=place).stdout, left)
-            return len(verdicts), [survivor(one) for one in shown]
+            words = " ".join(tests)
+            raise CheckError(
+                f"{module} could not be measured: {problem.message}",
+                hint=f"Run its tests: pytest {words}",
+            ) from problem
+
+        def read_mutant(name: str) -> Survivor:
+            completed = process.capture([mutmut, "show", name], cwd=folder)
+            return read_survivor(completed.stdout)
+
+        results = process.capture([mutmut, "results", "--all=true"], cwd=folder)
+        lines = results.stdout.splitlines()
+        surviving_names: list[str] = []
+        for line in lines:
+            name, _separator, verdict = line.strip().partition(": ")
+            if verdict not in _KILLED:
+                surviving_names.append(name)
+        survivors = map_in_threads(
+            read_mutant,
+            surviving_names,
+            jobs=cores,
+        )
+        return len(lines), survivors
 
 
 def judge(module: str, data: Mutants) -> Score:
     """Measure a module, and show the survivors that nothing explains."""
-    judged = data.modules[module]
-    console.say(f"{module}: running {' '.join(unit_tests(module, judged))} on each mutant")
-    count, survivors = measured(ROOT, module, unit_tests(module, judged))
+    judged_module = data.modules[module]
+    tests = unit_tests(module, judged_module)
+    console.say(f"{module}: running {' '.join(tests)} on each mutant")
+    count, survivors = measure(ROOT, module, tests)
     if not count:
         raise CheckError(f"{module} has no mutants.", hint=f"Take it out of {DATA_FILE.name}.")
-    left = unexplained(survivors, judged, module=module)
-    for one in left:
-        console.result(one.diff)
+
+    unexplained_survivors = unexplained(survivors, judged_module, module=module)
+    for survivor in unexplained_survivors:
+        console.result(survivor.diff)
     score = Score(
         mutants=count,
-        found=count - len(survivors),
-        stay=len(survivors) - len(left),
+        killed=count - len(survivors),
+        stay=len(survivors) - len(unexplained_survivors),
     )
-    console.say(f"{module}: {score.found} of {count} found ({score.percent:.1f} %), {score.stay} stay")
+    console.say(f"{module}: {score.killed} of {count} found ({score.percent:.1f} %), {score.stay} stay")
     return score
 
 
 def score_table() -> str:
     """Write what was measured last, by module."""
-    scores = Scores.read(SCORES_FILE).modules
-    rows = [
-        (f"`{name}`", str(one.mutants), f"{one.percent:.1f} %", str(one.stay)) for name, one in scores.items()
-    ]
-    return "\n".join(table(("module", "mutants", "found", "stay for a reason"), rows))
+    scores = Scores.read(SCORES_FILE)
+    rows: list[tuple[str, ...]] = []
+    for module, score in scores.modules.items():
+        row = (
+            f"`{module}`",
+            str(score.mutants),
+            f"{score.percent:.1f} %",
+            str(score.stay),
+        )
+        rows.append(row)
+    columns = ("module", "mutants", "found", "stay for a reason")
+    lines = table(columns, rows)
+    return "\n".join(lines)
 
 
-def _run(words: Sequence[str]) -> None:
+def _judge_modules(requested_modules: Sequence[str]) -> None:
     data = load_toml(DATA_FILE, Mutants)
-    for word in words:
-        if word not in data.modules:
-            raise UsageError(f"{word} is not judged. {nearest(word, data.modules)}", hint=f"See {DATA_FILE}.")
-    before: Mapping[str, Score] = Scores.read(SCORES_FILE).modules if SCORES_FILE.is_file() else {}
-    scores = {module: judge(module, data) for module in words or data.modules}
-    known = {**before, **scores}
-    Scores(modules={name: known[name] for name in data.modules if name in known}).write(SCORES_FILE)
-    process.run([sys.executable, "-m", "docs.generate"], cwd=ROOT)
-    if low := [name for name, score in scores.items() if score.percent < data.limit]:
+    for module in requested_modules:
+        if module not in data.modules:
+            suggestion = nearest(module, data.modules)
+            raise UsageError(
+                f"{module} is not judged. {suggestion}",
+                hint=f"See {DATA_FILE}.",
+            )
+
+    scores: dict[str, Score] = {}
+    if SCORES_FILE.is_file():
+        scores.update(Scores.read(SCORES_FILE).modules)
+    low_modules: list[str] = []
+    modules = requested_modules or list(data.modules)
+    for module in modules:
+        score = judge(module, data)
+        scores[module] = score
+        if score.percent < data.limit:
+            low_modules.append(module)
+
+    scores_of_data = {module: scores[module] for module in data.modules if module in scores}
+    Scores(modules=scores_of_data).write(SCORES_FILE)
+    process.run(
+        [sys.executable, "-m", "docs.generate"],
+        cwd=ROOT,
+    )
+    if low_modules:
+        names = ", ".join(low_modules)
         raise CheckError(
-            f"Tests find less than {data.limit} % of the mutants of {', '.join(low)}.",
+            f"Tests find less than {data.limit} % of the mutants of {names}.",
             hint="Test what the diffs above show; nox -s mutants -- MODULE measures it again.",
         )
-    console.done(f"mutants: tests find at least {data.limit} % in each of {len(scores)} modules")
+    console.done(f"mutants: tests find at least {data.limit} % in each of {len(modules)} modules")
 
 
 def main(words: Sequence[str]) -> int:
     """Measure some modules, or all that are judged."""
-    return exit_code(lambda: _run(words))
+    return exit_code(lambda: _judge_modules(words))
 
 
 if __name__ == "__main__":

@@ -64,8 +64,18 @@ def add_rocm_options(parser: argparse.ArgumentParser, *, alone: bool = True) -> 
 
     group = parser.add_argument_group("how ROCm is installed")
     help_text = "more extras of rocm, such as device-gfx942"
-    group.add_argument("--rocm-extras", default="", metavar="A,B", help=help_text)
-    group.add_argument("--pip-cache-dir", type=Path, metavar="DIR", help="the installer's cache")
+    group.add_argument(
+        "--rocm-extras",
+        default="",
+        metavar="A,B",
+        help=help_text,
+    )
+    group.add_argument(
+        "--pip-cache-dir",
+        type=Path,
+        metavar="DIR",
+        help="the installer's cache",
+    )
 
 
 def add_tested_sources(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +83,13 @@ def add_tested_sources(parser: argparse.ArgumentParser) -> None:
     sources = add_package_source(parser, "where torch comes from (default: the run's outputs)", "")
     add_staged_source(sources)
     help_text = "exact version (default: the newest)"
-    parser.add_argument("--torch-version", dest="version", default="", metavar="V", help=help_text)
+    parser.add_argument(
+        "--torch-version",
+        dest="version",
+        default="",
+        metavar="V",
+        help=help_text,
+    )
     parser.add_argument("--no-install", action="store_true", help="test what is already installed")
     add_rocm_options(parser, alone=False)
 
@@ -240,7 +256,13 @@ def ask_sdk(
     """
     env = process.handed_on(ROCM_SDK_TARGET_FAMILY=sdk_target(source.layout, family) or None)
     facts = _read_facts(target, env, libraries)
-    _require_facts(facts, source, sdk=f"rocm_sdk in {target.prefix}", family=family, targets=targets)
+    _require_facts(
+        facts,
+        source,
+        sdk=f"rocm_sdk in {target.prefix}",
+        family=family,
+        targets=targets,
+    )
 
     known_targets = tuple(_answer(target, env, "-m", "rocm_sdk", "targets").replace(";", " ").split())
     if not known_targets:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pydantic import Field
 
-from ci.report.names import commit_url
+from ci.report.names import comparison_url
 from core import files
 from core.data import Model, compact
 from core.shell import command_line
@@ -99,10 +99,7 @@ def _changed_commit(name: str, good_source: OriginAndCommit, bad_source: OriginA
         return FactChange(name, first, last, (command,))
 
     command = f"git log --oneline {first}..{last}"
-    page = origin
-    if commit_url(origin, bad_commit) is not None:
-        repository = origin.removesuffix("/").removesuffix(".git")
-        page = f"{repository}/compare/{first}...{last}"
+    page = comparison_url(origin, good_commit, bad_commit) or origin
     return FactChange(name, first, last, (command, page))
 
 

@@ -25,9 +25,6 @@ def listed_keys(
 ) -> frozenset[str]:
     """Return the keys that a folder's pages list, of the pages among these keys of a store."""
 
-    def is_page_of_folder(key: str) -> bool:
-        return key.startswith(f"{folder}/") and is_page(key) and key.endswith((".html", ".json"))
-
     def read_page(key: str) -> frozenset[str]:
         return keys_on_page(
             key,
@@ -36,7 +33,9 @@ def listed_keys(
             is_own=is_own,
         )
 
-    return frozenset().union(*parallel.map_in_threads(read_page, filter(is_page_of_folder, keys)))
+    keys_in_folder = [key for key in keys if key.startswith(f"{folder}/")]
+    page_keys = [key for key in keys_in_folder if is_page(key) and key.endswith((".html", ".json"))]
+    return frozenset().union(*parallel.map_in_threads(read_page, page_keys))
 
 
 def keys_on_page(

@@ -136,7 +136,8 @@ def devices_for(
         return Devices(family=family, targets=tuple(named_targets), exact=True)
 
     gpus: Sequence[str] = ()
-    if for_this_machine and not _wants_all_devices(requirements):
+    wants_all_devices = any(_EXTRA_OF_ALL in requirement.extras for requirement in requirements)
+    if for_this_machine and not wants_all_devices:
         gpus = detect()
     targets = tuple(gpus)
     if family:
@@ -152,10 +153,6 @@ def _named_targets(requirements: Iterable[Requirement]) -> Iterator[str]:
             if extra.startswith(_EXTRA_PREFIX):
                 targets.add(extra.removeprefix(_EXTRA_PREFIX))
         yield from targets.intersection(families())
-
-
-def _wants_all_devices(requirements: Iterable[Requirement]) -> bool:
-    return any(_EXTRA_OF_ALL in requirement.extras for requirement in requirements)
 
 
 def known_candidates(

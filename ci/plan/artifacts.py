@@ -2,18 +2,23 @@
 
 import os
 import shutil
-import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from core import console, files
 from core.cli.options import DEFAULT_STORE, Common
-from core.errors import ArtifactError, FatalError, InterruptedStageError, MissingInputError, StoreError
+from core.errors import (
+    STOPPING,
+    ArtifactError,
+    FatalError,
+    InterruptedStageError,
+    MissingInputError,
+    StoreError,
+)
 from core.families import Family
-from core.parallel import Transfer, transfer
+from core.parallel import Transfer, map_in_threads, transfer
 from core.run import LOCAL_RUN, this_platform
 from core.run.locations import Origin, buckets_of, location
 from core.stores import Store
@@ -152,13 +157,13 @@ def list_artifacts(store: Store, prefix: str) -> tuple[Artifact, ...]:
             size=sizes.get(key, 0),
         )
         stem = artifact.name.stem
-        artifacts[stem] = min(artifacts.get(stem, artifact), artifact, key=_preference)
+        # Those forms that are there come first.
+        artifacts[stem] = min(
+            artifacts.get(stem, artifact),
+            artifact,
+            key=lambda form: (form.key is None, archives.SUFFIXES.index(form.name.suffix)),
+        )
     return tuple(artifacts[stem] for stem in sorted(artifacts))
-
-
-def _preference(artifact: Artifact) -> tuple[bool, int]:
-    """Return what forms of an artifact are sorted by: those that are there come first."""
-    return artifact.key is None, archives.SUFFIXES.index(artifact.name.suffix)
 
 
 def choose_artifacts(
@@ -197,17 +202,18 @@ def plan_fetch(
     jobs: int | None = None,
 ) -> FetchPlan:
     """Return what is fetched, with the digests of the artifacts, which are read side by side."""
-    artifacts_with_digests: list[Artifact] = []
     problems: dict[str, str] = {}
-    with ThreadPoolExecutor(jobs or _default_jobs()) as pool:
-        futures = {artifact: pool.submit(_with_digest, store, artifact) for artifact in artifacts}
-        for artifact, future in futures.items():
-            try:
-                artifacts_with_digests.append(future.result())
-            except FatalError as problem:
-                problems[artifact.name.filename] = problem.message
+
+    def read_digest(artifact: Artifact) -> Artifact | None:
+        try:
+            return _with_digest(store, artifact)
+        except FatalError as problem:
+            problems[artifact.name.filename] = problem.message
+            return None
+
+    artifacts_with_digests = map_in_threads(read_digest, artifacts, jobs=jobs or _default_jobs())
     return FetchPlan(
-        artifacts=tuple(artifacts_with_digests),
+        artifacts=tuple(artifact for artifact in artifacts_with_digests if artifact is not None),
         problems=problems,
         targets=frozenset() if family is None else targets_of(family),
     )
@@ -264,14 +270,28 @@ def fetch(
     earlier fetch left and the run no longer has is removed. While artifacts are missing,
     the folder says so, and nothing packages it.
     """
-    fetching = _Fetching(store=store, folder=folder, force=force, stopped=threading.Event())
+    total = sum(artifact.size for artifact in fetch_plan.artifacts)
+    title = f"Fetching {len(fetch_plan.artifacts)} artifacts, {console.size(total)}, from {store.url}"
+    problems = dict(fetch_plan.problems)
+
+    def fetch_one(artifact: Artifact) -> Fetched | None:
+        try:
+            return _fetch_artifact(store, artifact, folder, screen, force=force)
+        except FatalError as problem:
+            if STOPPING.is_set():
+                raise
+            problems[artifact.name.filename] = problem.message
+            console.error(f"{artifact.name.filename}: {problem.message}")
+            return None
+
     with files.locked(folder / LOCK, what=str(folder)):
         for path in (*_outdated_folders(fetch_plan, folder), *folder.glob(".*.part")):
             shutil.rmtree(path)
         files.write_text(folder / INCOMPLETE, "Fetching artifacts into this folder has not ended.\n")
 
-        fetched, fetch_problems = fetching.fetch_all(fetch_plan.artifacts, jobs or _default_jobs())
-        problems = {**fetch_plan.problems, **fetch_problems}
+        with transfer(title, size=total) as screen:
+            largest_first = sorted(fetch_plan.artifacts, key=lambda artifact: -artifact.size)
+            fetched = map_in_threads(fetch_one, largest_first, jobs=jobs or _default_jobs())
         if problems:
             count = len(fetch_plan.artifacts) + len(fetch_plan.problems)
             lines = [f"  {name}: {problem}" for name, problem in sorted(problems.items())]
@@ -281,7 +301,8 @@ def fetch(
                 hint="Run the same command again: what is there already is not fetched again.",
             )
         (folder / INCOMPLETE).unlink()
-    return fetched
+    arrived = [fetched_artifact for fetched_artifact in fetched if fetched_artifact is not None]
+    return tuple(sorted(arrived, key=lambda fetched_artifact: fetched_artifact.artifact.name.filename))
 
 
 def _default_jobs() -> int:
@@ -306,104 +327,56 @@ def _outdated_folders(fetch_plan: FetchPlan, folder: Path) -> Sequence[Path]:
     return outdated_folders
 
 
-@dataclass(kw_only=True)
-class _Progress:
-    """How much of an artifact has come in one attempt."""
+def _fetch_artifact(
+    store: Store,
+    artifact: Artifact,
+    folder: Path,
+    screen: Transfer,
+    *,
+    force: bool,
+) -> Fetched:
+    """Fetch an artifact where its folder is not up to date."""
+    started = time.monotonic()
+    is_fresh = force or not _is_extracted(artifact, folder)
+    if is_fresh:
+        _extract_with_retries(store, artifact, folder, screen)
+    else:
+        screen.advance(artifact.size)
 
-    screen: Transfer
-    stopped: threading.Event
-    size: int = 0
+    screen.finish(artifact.name.stem, artifact.size)
+    return Fetched(
+        artifact=artifact,
+        seconds=time.monotonic() - started,
+        fresh=is_fresh,
+    )
 
-    def count(self, size: int) -> None:
-        """Report bytes that came, and end the attempt where the fetch was stopped."""
-        if self.stopped.is_set():
+
+def _extract_with_retries(store: Store, artifact: Artifact, folder: Path, screen: Transfer) -> None:
+    """Begin again where reading breaks off: extracting a stream cannot be resumed."""
+    if artifact.key is None or artifact.sha256 is None:
+        raise MissingInputError(f"{artifact.name.filename} is incomplete in {store.url}.")
+
+    size_of_attempt = 0
+
+    def count(size: int) -> None:
+        nonlocal size_of_attempt
+        # Another artifact's fetch was interrupted.
+        if STOPPING.is_set():
             raise InterruptedStageError("Fetching was stopped.")
-        self.size += size
-        self.screen.advance(size)
+        size_of_attempt += size
+        screen.advance(size)
 
-    def take_back(self) -> None:
-        """Report that what came in this attempt is to come again."""
-        self.screen.advance(-self.size)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Fetching:
-    """The work of one fetch, which several threads share."""
-
-    store: Store
-    folder: Path
-    force: bool
-    stopped: threading.Event
-
-    def fetch_all(
-        self,
-        artifacts: Sequence[Artifact],
-        jobs: int,
-    ) -> tuple[tuple[Fetched, ...], dict[str, str]]:
-        """Fetch artifacts, the largest first; return those that came, and why others did not."""
-        fetched: dict[str, Fetched] = {}
-        problems: dict[str, str] = {}
-        total = sum(artifact.size for artifact in artifacts)
-        title = f"Fetching {len(artifacts)} artifacts, {console.size(total)}, from {self.store.url}"
-        with transfer(title, size=total) as screen, ThreadPoolExecutor(jobs) as pool:
-            largest_first = sorted(artifacts, key=lambda artifact: -artifact.size)
-            names = {
-                pool.submit(self.fetch, artifact, screen): artifact.name.filename
-                for artifact in largest_first
-            }
-            try:
-                for future in as_completed(names):
-                    name = names[future]
-                    try:
-                        fetched[name] = future.result()
-                    except FatalError as problem:
-                        problems[name] = problem.message
-                        console.error(f"{name}: {problem.message}")
-            except BaseException:
-                self.stopped.set()
-                pool.shutdown(cancel_futures=True)
+    for attempt in range(1, _ATTEMPTS + 1):
+        size_of_attempt = 0
+        try:
+            with store.open(artifact.key) as stream:
+                archives.extract(stream, artifact.name, folder, sha256=artifact.sha256, on_bytes=count)
+        except StoreError as problem:
+            # What came in this attempt is to come again.
+            screen.advance(-size_of_attempt)
+            if attempt == _ATTEMPTS:
                 raise
-        return tuple(fetched[name] for name in sorted(fetched)), problems
-
-    def fetch(self, artifact: Artifact, screen: Transfer) -> Fetched:
-        """Fetch an artifact where its folder is not up to date."""
-        started = time.monotonic()
-        is_fresh = self.force or not _is_extracted(artifact, self.folder)
-        if is_fresh:
-            self._extract_with_retries(artifact, screen)
+            console.say(f"{problem.message} Trying again.")
+            STOPPING.wait(2.0 ** (attempt - 1))
         else:
-            screen.advance(artifact.size)
-
-        screen.finish(artifact.name.stem, artifact.size)
-        return Fetched(
-            artifact=artifact,
-            seconds=time.monotonic() - started,
-            fresh=is_fresh,
-        )
-
-    def _extract_with_retries(self, artifact: Artifact, screen: Transfer) -> None:
-        """Begin again where reading breaks off: extracting a stream cannot be resumed."""
-        for attempt in range(1, _ATTEMPTS + 1):
-            progress = _Progress(screen=screen, stopped=self.stopped)
-            try:
-                self._extract(artifact, progress)
-            except StoreError as problem:
-                progress.take_back()
-                if attempt == _ATTEMPTS:
-                    raise
-                console.say(f"{problem.message} Trying again.")
-                self.stopped.wait(2.0 ** (attempt - 1))
-            else:
-                return
-
-    def _extract(self, artifact: Artifact, progress: _Progress) -> None:
-        if artifact.key is None or artifact.sha256 is None:
-            raise MissingInputError(f"{artifact.name.filename} is incomplete in {self.store.url}.")
-        with self.store.open(artifact.key) as stream:
-            archives.extract(
-                stream,
-                artifact.name,
-                self.folder,
-                sha256=artifact.sha256,
-                on_bytes=progress.count,
-            )
+            return

@@ -63,7 +63,10 @@ class Question:
     def tier(self) -> tuple[Tier | None, str]:
         """Which families are built without being named, and why."""
         if self.is_dispatch:
-            return self._tier_of_dispatch
+            # A release is of what somebody names, or of all, and of nothing by mistake.
+            names_families = self.type != "ci" or self.inputs.names_families
+            tier: Tier | None = None if names_families else "presubmit"
+            return tier, f"the dispatch names {'its' if names_families else 'no'} families"
         if self.labels.all_families:
             return "nightly", f"label {ALL_FAMILIES}"
         if self.type != "ci":
@@ -74,13 +77,6 @@ class Question:
             return "postsubmit", f"a push to {self.event.branch}"
         reason = "a push" if self.event.name == "push" else "every pull request"
         return "presubmit", reason
-
-    @property
-    def _tier_of_dispatch(self) -> tuple[Tier | None, str]:
-        # A release is of what somebody names, or of all, and of nothing by mistake.
-        if self.type != "ci" or self.inputs.names_families:
-            return None, "the dispatch names its families"
-        return "presubmit", "the dispatch names no families"
 
     @property
     def tests_without_gpu(self) -> bool:

@@ -169,7 +169,7 @@ def read_inputs(values: Mapping[str, Any], *, exact: bool) -> Inputs:
     for alias, value in sorted(values.items()):
         if alias not in names:
             raise UsageError(f"Unknown input {alias!r}. {nearest(alias, names)}")
-        if _is_empty(value):
+        if value is None or (isinstance(value, str) and not value.strip()):
             continue
 
         name = names[alias]
@@ -184,10 +184,6 @@ def read_inputs(values: Mapping[str, Any], *, exact: bool) -> Inputs:
     for platform in PLATFORMS:
         read_values.setdefault(f"{platform}_amdgpu_families", ())
     return Inputs(**read_values)
-
-
-def _is_empty(value: Any) -> bool:  # noqa: ANN401 - of a payload
-    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def _refuse_other_than_texts(alias: str, value: Any) -> None:  # noqa: ANN401 - of a payload

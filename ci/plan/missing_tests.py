@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ci.plan.data import Test
 from ci.plan.inputs import TEST
 from core.run import Platform
-from core.run.plan import LeftOut, Plan, PlannedJob
+from core.run.plan import LeftOut, Plan
 
 
 def notes_on_missing_tests(
@@ -37,13 +37,9 @@ def _is_run(
     """Return whether a job on one of these platforms runs a test."""
     for platform in platforms:
         for job in plan.matrix(platform, test.stage):
-            if _runs_test(job, test):
+            if job.config == test.config and test.session in job.sessions:
                 return True
     return False
-
-
-def _runs_test(job: PlannedJob, test: Test) -> bool:
-    return job.config == test.config and test.session in job.sessions
 
 
 def _reason(
@@ -85,8 +81,8 @@ def _is_about(
 
 def _worth_of(plan: Plan) -> str:
     """Return what the run's result says without the test."""
-    if not plan.cells:
+    if not plan.jobs:
         return "the run builds nothing"
-    if any(job.stage.startswith("test_") for job in plan.cells):
+    if any(job.stage.startswith("test_") for job in plan.jobs):
         return "the plan's other tests count"
     return "the run builds and checks, and tests nothing"

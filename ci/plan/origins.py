@@ -55,7 +55,7 @@ def with_rocm(plan: Plan, common: Common) -> Plan:
 
 def needs(plan: Plan) -> Mapping[str, Sequence[Variant]]:
     """Return the groups of a plan that need ROCm from elsewhere, by build variant."""
-    groups_that_fetch = {(job.platform, job.artifact_group) for job in plan.cells if FETCH in job.sessions}
+    groups_that_fetch = {(job.platform, job.artifact_group) for job in plan.jobs if FETCH in job.sessions}
     groups_by_variant: dict[str, list[Variant]] = {}
     for group in plan.variants:
         if (group.platform, group.artifact_group) in groups_that_fetch:
@@ -74,7 +74,7 @@ def completed(
     }
     left_out = list(plan.left_out)
     jobs: list[PlannedJob] = []
-    for job in plan.cells:
+    for job in plan.jobs:
         indexed_origin = indexed_origins.get((job.platform, job.artifact_group))
         if indexed_origin is None:
             jobs.append(job)
@@ -93,7 +93,7 @@ def completed(
         version = next(iter(indexed_origins.values())).version
 
     enabled = plan.enable_build_jobs
-    if plan.cells and not jobs:
+    if plan.jobs and not jobs:
         enabled = Decision(
             value=False,
             reason=(
@@ -111,7 +111,7 @@ def completed(
             "enable_build_jobs": enabled,
             "rocm": rocm,
             "variants": variants,
-            "cells": tuple(jobs),
+            "jobs": tuple(jobs),
             "left_out": tuple(left_out),
             "notes": (*plan.notes, *notes),
         }

@@ -61,7 +61,7 @@ def decision_table(plan: Plan) -> Table:
 
 def job_table(plan: Plan) -> Table:
     """Return the jobs."""
-    rows = [(job.stage, job.platform, job.name, job.runner, job.reason) for job in plan.cells]
+    rows = [(job.stage, job.platform, job.name, job.runner, job.reason) for job in plan.jobs]
     return Table(
         title=f"{len(rows)} jobs",
         columns=("stage", "platform", "what", "runs on", "why"),
@@ -128,7 +128,7 @@ def explain(prefix: str, plan: Plan | None, *, as_json: bool) -> None:
 
     explained_jobs: list[Mapping[str, Any]] = []
     if plan is not None:
-        explained_jobs += [_explain_job(job, plan.release_type, values) for job in plan.cells]
+        explained_jobs += [_explain_job(job, plan.release_type, values) for job in plan.jobs]
 
     if as_json:
         document = {

@@ -99,7 +99,7 @@ def plan(question: Question) -> Plan:
         store=store,
         rocm=_rocm_packages(question, is_brought_along=planner.ref_with_rocm is not None),
         variants=tuple(variants),
-        cells=tuple(planner.jobs),
+        jobs=tuple(planner.jobs),
         left_out=tuple(planner.left_out),
         notes=tuple(_notes(question)),
     )
@@ -156,7 +156,7 @@ def _without_builds(whole_plan: Plan) -> Plan:
             "upload": decision,
             "promote": decision,
             "variants": (),
-            "cells": (),
+            "jobs": (),
             "left_out": (LeftOut(what="everything", reason=reason),),
         }
     )

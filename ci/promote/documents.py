@@ -179,19 +179,6 @@ class Decision(Model):
         """The artifact groups that have files in it."""
         return sorted({file.family for file in self.files})
 
-    def release_record(self, artifact_group: str) -> "ReleaseRecord":
-        """Return what the release index of an artifact group lists of it."""
-        group_files = [file for file in self.files if file.family == artifact_group]
-        return ReleaseRecord(
-            family=artifact_group,
-            decision=self.key,
-            files=tuple(group_files),
-        )
-
-    def release_record_key(self, artifact_group: str) -> str:
-        """Return the key of that record."""
-        return f"{manifests(RELEASE, artifact_group)}/{self.set_name}-{self.identity}.json"
-
 
 class ReleaseRecord(Model):
     """What the release index of an artifact group lists of a promoted set."""

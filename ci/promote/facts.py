@@ -243,7 +243,10 @@ def _files_of_set(
         rocm_files = [file for file in record.files if is_rocm(file.distribution)]
         return tuple(file for file in rocm_files if file.version == request.version)
 
-    torch_files = _torch_files(record, request.version)
+    # The rest of a set goes with these.
+    torch_files = [
+        file for file in record.files if file.distribution == "torch" and file.version == request.version
+    ]
     if not torch_files:
         return ()
     locks = {file.torch_ref: find_lock(record.locks, file.torch_ref) for file in torch_files}
@@ -260,14 +263,6 @@ def _files_of_set(
         if belongs:
             set_files.append(file)
     return tuple(set_files)
-
-
-def _torch_files(
-    record: StagingRecord,
-    version: str,
-) -> Sequence[StagedFile]:
-    """Return torch's wheels of this version, which the rest of a set goes with."""
-    return [file for file in record.files if file.distribution == "torch" and file.version == version]
 
 
 def _is_locked_version(

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ci.promote import documents
-from ci.promote.documents import Decision, PromotedFile, Refusal
+from ci.promote.documents import Decision, PromotedFile, Refusal, ReleaseRecord
 from core import files, parallel
 from core.errors import ConflictError, StoreError
 from core.stores import Store
@@ -103,10 +103,13 @@ def _list_files(bucket: Store, decision: Decision) -> None:
     """Write what the index of each artifact group lists of the set, and the groups' pages."""
 
     def write_group(artifact_group: str) -> None:
-        record = decision.release_record(artifact_group)
-        bucket.put_bytes(decision.release_record_key(artifact_group), documents.serialized(record))
+        group_files = [file for file in decision.files if file.family == artifact_group]
+        record = ReleaseRecord(family=artifact_group, decision=decision.key, files=tuple(group_files))
+        prefix = documents.manifests(documents.RELEASE, artifact_group)
+        key = f"{prefix}/{decision.set_name}-{decision.identity}.json"
+        bucket.put_bytes(key, documents.serialized(record))
 
-        keys = documents.keys_of(record.files)
+        keys = documents.keys_of(group_files)
         documents.write_pages(bucket, documents.RELEASE, artifact_group, expected=keys)
 
     parallel.map_in_threads(write_group, decision.artifact_groups)

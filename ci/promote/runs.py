@@ -11,11 +11,13 @@ from typing import Literal
 from ci.promote.documents import DocumentDigest, Evidence, StagedLock, digest_document, list_keys
 from core import parallel
 from core.cell import GroupCell
+from core.data import parse_json
 from core.families import families, group_families
 from core.run import RunOutputs, is_record, key_name, records
 from core.run.records import FileRecord, Record
 from core.stores import Store
 from core.wheel import parse_wheel_name
+from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.test.record import (
     TestDetails,
     parse_record,
@@ -127,6 +129,18 @@ def read_group(
         records=tuple(parallel.map_in_threads(read_record, record_keys)),
         reports=tuple(parallel.map_in_threads(read_report, report_keys)),
     )
+
+
+def read_locks(
+    store: Store, outputs: RunOutputs, keys: Sequence[str]
+) -> Sequence[tuple[SourceLock, DocumentDigest]]:
+    """Read the source locks among the keys of a run's documents."""
+    locks: list[tuple[SourceLock, DocumentDigest]] = []
+    for key in filter(outputs.is_source_lock, keys):
+        content = store.read(key)
+        lock = parse_json(content.decode(errors="replace"), SourceLock, where=key)
+        locks.append((lock, digest_document(key, content)))
+    return locks
 
 
 def find_lock(

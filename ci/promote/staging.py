@@ -9,21 +9,19 @@ from typing import TYPE_CHECKING, Literal
 from packaging.utils import canonicalize_name
 
 from ci.promote import documents
-from ci.promote.documents import DocumentDigest, StagedFile, StagedLock, StagingRecord, digest_document
-from ci.promote.runs import RecordedGroup, python_tag_of_file
+from ci.promote.documents import DocumentDigest, StagedFile, StagedLock, StagingRecord
+from ci.promote.runs import RecordedGroup, python_tag_of_file, read_locks
 from core import parallel
-from core.data import parse_json
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError, nearest
 from core.families import CPU
 from core.packages.candidates import candidate_named
 from core.run import RunOutputs, records
-from core.run.records import FileRecord
 from core.stores import Store, etag_of
-from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.refs.torch_refs import rehearsal_labels
 from rocm_packaging.packages.layouts import is_rocm
 
 if TYPE_CHECKING:
+    from pytorch_build.lock.source_lock import LockedProject, SourceLock
     from pytorch_build.refs.torch_refs import TorchRef
 
 Kind = Literal["all", "rocm", "pytorch"]
@@ -115,51 +113,39 @@ def _files_of_kind(
             if not is_of_kind or not file.key.startswith(prefix):
                 continue
 
-            staged_file = _staged_file(file, group.artifact_group, stored_record.record.cell.torch_ref)
+            # ROCm's packages are the same for every torch ref and Python.
+            is_of_rocm = is_rocm(file.distribution)
+            staged_file = StagedFile(
+                **file.model_dump(exclude={"key"}),
+                key=f"{documents.folder(documents.STAGING, group.artifact_group)}/{file.name}",
+                source_key=file.key,
+                torch_ref=None if is_of_rocm else stored_record.record.cell.torch_ref,
+                python=None if is_of_rocm else python_tag_of_file(file.name),
+            )
             # An upload's record knows no torch ref; the builder's does.
             if staged_file.torch_ref is not None or file.name not in files:
                 files[file.name] = staged_file
     return files
 
 
-def _staged_file(
-    file: FileRecord,
-    artifact_group: str,
-    torch_ref: str | None,
-) -> StagedFile:
-    # ROCm's packages are the same for every torch ref and Python.
-    is_of_rocm = is_rocm(file.distribution)
-    return StagedFile(
-        **file.model_dump(exclude={"key"}),
-        key=f"{documents.folder(documents.STAGING, artifact_group)}/{file.name}",
-        source_key=file.key,
-        torch_ref=None if is_of_rocm else torch_ref,
-        python=None if is_of_rocm else python_tag_of_file(file.name),
-    )
-
-
-def read_locks(
+def stage_locks(
     store: Store,
     outputs: RunOutputs,
     artifact_group: str,
     refs: Mapping[str, TorchRef],
 ) -> tuple[StagedLock, ...]:
     """Read a run's source locks, and what each promises to a cell of an artifact group."""
-    locks: list[StagedLock] = []
-    for key in documents.list_keys(store, f"{outputs.prefix}/manifests", recursive=False):
-        if key.rpartition("/")[2].startswith("source-lock-"):
-            lock = _staged_lock(key, store.read(key), artifact_group, refs)
-            locks.append(lock)
-    return tuple(locks)
+    keys = documents.list_keys(store, outputs.source_locks_prefix, recursive=False)
+    locks = read_locks(store, outputs, keys)
+    return tuple(_staged_lock(lock, document, artifact_group, refs) for lock, document in locks)
 
 
 def _staged_lock(
-    key: str,
-    content: bytes,
+    lock: SourceLock,
+    document: DocumentDigest,
     artifact_group: str,
     refs: Mapping[str, TorchRef],
 ) -> StagedLock:
-    lock = parse_json(content.decode(errors="replace"), SourceLock, where=key)
     components = refs[lock.torch_ref].components if lock.torch_ref in refs else lock.projects
     has_gpu = artifact_group != CPU
 
@@ -171,7 +157,7 @@ def _staged_lock(
             commits[name] = project.commit
     return StagedLock(
         torch_ref=lock.torch_ref,
-        document=digest_document(key, content),
+        document=document,
         release_type=lock.release_type,
         rocm_version=lock.rocm_version if has_gpu else "",
         commits=commits,

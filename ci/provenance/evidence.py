@@ -276,8 +276,8 @@ def find_records(
     if paths is None:
         return (_find_by_statement(run, file.name, group),)
 
-    def is_record_of_group(path: str) -> bool:
-        return is_record(path) and bool(_RECORD.fullmatch(path)) and group in {"", group_of_record(path)}
+    record_paths = [path for path in paths if is_record(path) and _RECORD.fullmatch(path)]
+    paths_of_group = [path for path in record_paths if group in {"", group_of_record(path)}]
 
     def read_record(path: str) -> StoredRecord | DataError:
         # A record that is gone since it was listed says nothing.
@@ -290,7 +290,7 @@ def find_records(
     recorded_files: list[RecordedFile] = []
     problems: list[DataError] = []
     records: list[Record] = []
-    for result in parallel.map_in_threads(read_record, filter(is_record_of_group, paths)):
+    for result in parallel.map_in_threads(read_record, paths_of_group):
         if isinstance(result, DataError):
             problems.append(result)
         else:

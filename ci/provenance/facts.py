@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote
 
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import Field
 
-from ci.promote.documents import DocumentDigest, digest_document, list_keys
-from ci.promote.runs import StoredRecord, parse_stored_record
+from ci.promote.documents import DocumentDigest, list_keys
+from ci.promote.runs import StoredRecord, parse_stored_record, read_locks
 from core import data, parallel
 from core.errors import DataError, MissingInputError
 from core.http import without_secret
@@ -21,6 +21,7 @@ from core.run import RunOutputs, is_record
 from core.run.records import FileRecord, Record
 from core.run.stage import BUILDER
 from core.stores import Store
+from pytorch_build.components import COMPONENTS
 from pytorch_build.lock.source_lock import SourceLock
 from rocm_packaging.packages.layouts import Layout
 
@@ -36,15 +37,16 @@ SOURCE = "source"
 ROCM_SOURCE = "rocm"
 
 
-class Names(data.Model):
-    """The contents of `provenance.toml`: what provenance calls builds, builders and sources."""
-
-    build_types: Mapping[str, str]
-    builders: Mapping[Literal["local"], str]
-    sources: Mapping[Literal["rocm"], str]
-
-
-names = data.data_file(Path(__file__).with_name("provenance.toml"), Names)
+# The names that statements go by. Whoever reads a statement looks them up: what a name means never changes,
+# and a build that says something else of itself gets another name. They are names, not addresses (RFC 2606):
+# the texts are the sections of docs/provenance.md.
+_DOCS = "https://rocm-pytorch-wheels.invalid/docs/provenance.md"
+ROCM_BUILD_TYPE = f"{_DOCS}#rocm-packages-v1"
+PYTORCH_BUILD_TYPE = f"{_DOCS}#pytorch-wheel-v1"
+# Who builds where no workflow does: nobody vouches for such a machine.
+LOCAL_BUILDER = f"{_DOCS}#a-machine-of-ones-own"
+_PYTORCH_BUILDS = frozenset(f"build_{name}" for name in COMPONENTS)
+_ROCM_REPOSITORY = "https://github.com/ROCm/TheRock"
 
 
 def statement_path(group: str, filename: str) -> str:
@@ -147,7 +149,9 @@ class RecordedFile:
     @property
     def build_type(self) -> str | None:
         """What its statement calls the build; None where no build of ours made it."""
-        return names().build_types.get(self.record.stage)
+        if self.record.stage == BUILD_ROCM:
+            return ROCM_BUILD_TYPE
+        return PYTORCH_BUILD_TYPE if self.record.stage in _PYTORCH_BUILDS else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +192,8 @@ def read_run(
     """Read a run's records and source locks. With a group, records of others may be unreadable."""
     prefix = f"{outputs.prefix}/manifests"
     keys = list_keys(store, prefix)
-    record_keys = [key for key in keys if is_record(key) and _is_in_group(key, prefix)]
+    # Records lie in the folders of artifact groups, and no deeper.
+    record_keys = [key for key in keys if is_record(key) and key.removeprefix(f"{prefix}/").count("/") == 1]
     if not record_keys:
         raise MissingInputError(
             f"Run {outputs.run_id} has no records in {store.url}/{prefix}.",
@@ -218,29 +223,9 @@ def read_run(
     return RunRecords(
         prefix=outputs.prefix,
         groups=groups,
-        locks=_read_locks(store, keys, f"{prefix}/source-lock-"),
+        locks={lock.torch_ref: (lock, document) for lock, document in read_locks(store, outputs, keys)},
         unreadable=unreadable,
     )
-
-
-def _is_in_group(key: str, prefix: str) -> bool:
-    """Return whether a document lies in the folder of an artifact group, and no deeper."""
-    return key.removeprefix(f"{prefix}/").count("/") == 1
-
-
-def _read_locks(
-    store: Store,
-    keys: Sequence[str],
-    prefix: str,
-) -> Mapping[str, tuple[SourceLock, DocumentDigest]]:
-    """Read the source locks among documents, by torch ref."""
-    locks: dict[str, tuple[SourceLock, DocumentDigest]] = {}
-    for key in keys:
-        if key.startswith(prefix) and key.endswith(".json") and "/" not in key.removeprefix(prefix):
-            content = store.read(key)
-            lock = data.parse_json(content.decode(errors="replace"), SourceLock, where=key)
-            locks[lock.torch_ref] = (lock, digest_document(key, content))
-    return locks
 
 
 def group_of_record(key: str) -> str:
@@ -364,7 +349,7 @@ def _sources(
 
     rocm_commit = record.details.get("commit")
     if record.stage == BUILD_ROCM and isinstance(rocm_commit, str) and rocm_commit:
-        yield _commit(ROCM_SOURCE, names().sources["rocm"], rocm_commit, {"role": SOURCE})
+        yield _commit(ROCM_SOURCE, _ROCM_REPOSITORY, rocm_commit, {"role": SOURCE})
 
     builder = builder_of(record)
     if builder.get("commit"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -110,13 +110,10 @@ def _build_definition(
         "buildType": recorded_file.build_type,
         "externalParameters": external_parameters,
         "internalParameters": {**internal_parameters, "input_digest": record.input_digest},
-        "resolvedDependencies": [_without_empty(material) for material in materials_of(run, recorded_file)],
+        "resolvedDependencies": [
+            material.model_dump(exclude_defaults=True) for material in materials_of(run, recorded_file)
+        ],
     }
-
-
-def _without_empty(material: ResourceDescriptor) -> dict[str, Any]:
-    """Return the fields of a descriptor that say something."""
-    return {name: value for name, value in material.model_dump().items() if value}
 
 
 def _run_details(
@@ -134,7 +131,7 @@ def _run_details(
         sidecar_path = f"{run.path(file.key)}{SIDECAR}"
         byproducts.append({"name": sidecar_path, "digest": {"sha256": file.metadata_sha256}})
     return {
-        "builder": {"id": builder.get("id") or facts.names().builders["local"]},
+        "builder": {"id": builder.get("id") or facts.LOCAL_BUILDER},
         "metadata": {
             "invocationId": builder.get("invocation") or f"{run.prefix}/{record_path}@{started}",
             "startedOn": started,
@@ -171,6 +168,13 @@ def sbom(
         components[run.path(recorded_file.file.key)] = _file_component(run, recorded_file)
 
     edges["run"] = sorted(edges)
+    dependencies: list[dict[str, Any]] = []
+    for reference in sorted(components.keys() | edges.keys()):
+        dependency: dict[str, Any] = {"ref": reference}
+        if edges.get(reference):
+            dependency["dependsOn"] = edges[reference]
+        dependencies.append(dependency)
+
     document: dict[str, Any] = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -182,10 +186,7 @@ def sbom(
             "component": {"type": "application", "bom-ref": "run", "name": run.prefix},
         },
         "components": [components[reference] for reference in sorted(components)],
-        "dependencies": [
-            _dependency(reference, edges.get(reference, ()))
-            for reference in sorted(components.keys() | edges.keys())
-        ],
+        "dependencies": dependencies,
     }
     digest = files.sha256_text(serialized(document).decode())
     serial_number = uuid.uuid5(uuid.NAMESPACE_URL, f"{_TOOL}:{digest}").urn
@@ -195,15 +196,6 @@ def sbom(
 def _reference(material: ResourceDescriptor) -> str:
     """Return by what the bill refers to a material."""
     return material.path_in_run or material.uri or " ".join([material.name, *material.digest.values()])
-
-
-def _dependency(
-    reference: str,
-    materials: Sequence[str],
-) -> dict[str, Any]:
-    if not materials:
-        return {"ref": reference}
-    return {"ref": reference, "dependsOn": materials}
 
 
 def _file_component(
@@ -318,15 +310,8 @@ def write_provenance(
             etags[sbom_key] = stored_sbom.etag
 
         run = facts.read_run(store, outputs, group)
-        writer = _Writer(
-            store=store,
-            outputs=outputs,
-            run=run,
-            group=group,
-            etags=etags,
-        )
         try:
-            return writer.write()
+            return _write(store, outputs, run, group, etags)
         except ConflictError:
             continue
     raise StoreError(
@@ -335,88 +320,95 @@ def write_provenance(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Writer:
-    """Writes a run's provenance from its records; `etags` are of what it replaces, by key."""
+def _write(
+    store: Store,
+    outputs: RunOutputs,
+    run: RunRecords,
+    group: str,
+    etags: Mapping[str, str],
+) -> WrittenProvenance:
+    """Write a run's provenance from its records; `etags` are of what it replaces, by key."""
+    statements: dict[str, bytes] = {}
+    without_statement: list[RecordedFile] = []
+    for recorded_file in _require_built_files(store, outputs, run, group):
+        if recorded_file.build_type is None:
+            without_statement.append(recorded_file)
+            continue
+        path = facts.statement_path(recorded_file.group, recorded_file.file.name)
+        content = serialized(statement(run, recorded_file))
+        statements[f"{outputs.prefix}/{path}"] = content
 
-    store: Store
-    outputs: RunOutputs
-    run: RunRecords
-    group: str
-    etags: Mapping[str, str]
-
-    def write(self) -> WrittenProvenance:
-        recorded_files = self._recorded_files()
-        statements: dict[str, bytes] = {}
-        without_statement: list[RecordedFile] = []
-        for recorded_file in recorded_files:
-            if recorded_file.build_type is None:
-                without_statement.append(recorded_file)
-                continue
-            path = facts.statement_path(recorded_file.group, recorded_file.file.name)
-            content = serialized(statement(self.run, recorded_file))
-            statements[f"{self.outputs.prefix}/{path}"] = content
-
-        sbom_content, problem = self._make_sbom()
-        outcomes = parallel.map_in_threads(lambda key: self._put(key, statements[key]), statements)
-        removed_keys = self._remove_statements(statements)
-
-        sbom_key = f"{self.outputs.prefix}/{SBOM}"
-        sbom_outcome = None if sbom_content is None else self._put(sbom_key, sbom_content)
-        return WrittenProvenance(
-            statements=dict(zip(statements, outcomes, strict=True)),
-            without_statement=without_statement,
-            removed_keys=removed_keys,
-            sbom_key=sbom_key,
-            sbom_outcome=sbom_outcome,
-            problem=problem,
-        )
-
-    def _recorded_files(self) -> Sequence[RecordedFile]:
-        """Return the group's files; refuse a group without a build."""
-        run_id = self.outputs.run_id
-        if self.group and self.group not in self.run.groups:
-            raise MissingInputError(
-                f"Run {run_id} has no records of group {self.group!r} in {self.store.url}.",
-                hint=nearest(self.group, self.run.groups),
-            )
-
-        recorded_files = facts.recorded_files(self.run, self.group)
-        if any(recorded_file.build_type is not None for recorded_file in recorded_files):
-            return recorded_files
-        contents = "only uploads" if recorded_files else "no stage that made files"
-        raise MissingInputError(
-            f"Run {run_id} has no record of a build: {contents}.",
-            hint="Provenance is of what the run's own stages built: nox -s build_torch, build_rocm, ….",
-        )
-
-    def _make_sbom(self) -> tuple[bytes | None, str]:
-        """Return the bill, or why there is none: what is wrong in another group only costs the bill."""
-        try:
-            if self.run.unreadable:
-                raise self.run.unreadable[0]
-            return serialized(sbom(self.run, facts.recorded_files(self.run))), ""
-        except DataError as problem:
-            if not self.group:
-                raise
-            return None, problem.message
-
-    def _put(self, key: str, content: bytes) -> Outcome:
-        if key in self.etags and self.store.read(key) == content:
+    def put(key: str, content: bytes) -> Outcome:
+        if key in etags and store.read(key) == content:
             return "unchanged"
-        etag = self.etags.get(key, "")
-        return self.store.put_bytes(key, content, if_match=etag).outcome
+        return store.put_bytes(key, content, if_match=etags.get(key, "")).outcome
 
-    def _remove_statements(self, statements: Mapping[str, bytes]) -> Sequence[str]:
-        """Remove statements of files that are gone: only a run that may replace wheels has them."""
-        if self.outputs.immutable:
-            return ()
+    sbom_content, problem = _make_sbom(run, group)
+    outcomes = parallel.map_in_threads(lambda key: put(key, statements[key]), statements)
+    removed_keys: list[str] = []
+    for key in _replaceable_statements(outputs, run, group, etags):
+        if key not in statements:
+            store.delete(key)
+            removed_keys.append(key)
 
-        groups = [self.group] if self.group else list(self.run.groups)
-        folders = tuple(f"{self.outputs.prefix}/{PROVENANCE}/{group}/" for group in groups)
-        removed_keys: list[str] = []
-        for key in sorted(self.etags):
-            if key.startswith(folders) and key.endswith(STATEMENT) and key not in statements:
-                self.store.delete(key)
-                removed_keys.append(key)
-        return removed_keys
+    sbom_key = f"{outputs.prefix}/{SBOM}"
+    return WrittenProvenance(
+        statements=dict(zip(statements, outcomes, strict=True)),
+        without_statement=without_statement,
+        removed_keys=removed_keys,
+        sbom_key=sbom_key,
+        sbom_outcome=None if sbom_content is None else put(sbom_key, sbom_content),
+        problem=problem,
+    )
+
+
+def _require_built_files(
+    store: Store,
+    outputs: RunOutputs,
+    run: RunRecords,
+    group: str,
+) -> Sequence[RecordedFile]:
+    """Return a group's files; refuse a group without a build."""
+    if group and group not in run.groups:
+        raise MissingInputError(
+            f"Run {outputs.run_id} has no records of group {group!r} in {store.url}.",
+            hint=nearest(group, run.groups),
+        )
+
+    recorded_files = facts.recorded_files(run, group)
+    if any(recorded_file.build_type is not None for recorded_file in recorded_files):
+        return recorded_files
+    contents = "only uploads" if recorded_files else "no stage that made files"
+    raise MissingInputError(
+        f"Run {outputs.run_id} has no record of a build: {contents}.",
+        hint="Provenance is of what the run's own stages built: nox -s build_torch, build_rocm, ….",
+    )
+
+
+def _make_sbom(run: RunRecords, group: str) -> tuple[bytes | None, str]:
+    """Return the bill, or why there is none: what is wrong in another group only costs the bill."""
+    try:
+        if run.unreadable:
+            raise run.unreadable[0]
+        return serialized(sbom(run, facts.recorded_files(run))), ""
+    except DataError as problem:
+        if not group:
+            raise
+        return None, problem.message
+
+
+def _replaceable_statements(
+    outputs: RunOutputs,
+    run: RunRecords,
+    group: str,
+    keys: Iterable[str],
+) -> Sequence[str]:
+    """Return a group's statements, of which those of files that are gone go.
+
+    Only a run that may replace wheels has such.
+    """
+    if outputs.immutable:
+        return ()
+    groups = [group] if group else list(run.groups)
+    folders = tuple(f"{outputs.prefix}/{PROVENANCE}/{name}/" for name in groups)
+    return [key for key in sorted(keys) if key.startswith(folders) and key.endswith(STATEMENT)]

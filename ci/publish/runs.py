@@ -374,7 +374,7 @@ def _compare_manifests(
                 test_keys.append(key)
         elif "manifests" not in chosen_kinds:
             continue
-        elif name.startswith("source-lock-") or key == source.outputs.plan_key:
+        elif source.outputs.is_source_lock(key) or key == source.outputs.plan_key:
             permanent_keys.append(key)
         elif name == BUILD_MANIFEST or key.endswith(_FAILURE_SUFFIX):
             replaceable_keys.append(key)

@@ -7,13 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from pydantic import Field
-
 from ci.report.model import PageChange, StageTests
-from core.data import Model, data_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,53 +25,43 @@ if TYPE_CHECKING:
 SOUND = frozenset({"passed", "untested"})
 
 
-class Threshold(Model):
-    """From which difference on two numbers are told apart: both hold."""
+# A difference that is told reaches both numbers of its kind; the relative one is a part of the smaller value,
+# so that growing and shrinking are judged alike. The same sources build up to a tenth faster or slower on
+# shared runners, and more than that while a compiler cache fills; a minute is what somebody waiting notices.
+SLOWER_SECONDS = 60
+SLOWER_PART = 0.2
 
-    absolute: float = Field(1, ge=0)
-    relative: float = Field(0, ge=0)
-
-    def is_reached(self, previous_number: float, number: float) -> bool:
-        """Return whether two numbers differ enough to be told apart."""
-        relative_limit = self.relative * min(previous_number, number)
-        return abs(number - previous_number) >= max(self.absolute, relative_limit)
-
-
-class Thresholds(Model):
-    """The contents of `compare.toml`."""
-
-    build_seconds: Threshold
-    wheel_bytes: Threshold
-
-
-thresholds = data_file(Path(__file__).with_name("compare.toml"), Thresholds)
+# Two builds of the same sources differ by some kilobytes (paths, times and versions inside binaries); a new
+# kernel or library is larger than this.
+LARGER_BYTES = 256 << 10
+LARGER_PART = 0.01
 
 
 def compare_pages(previous_page: RunPage, page: RunPage) -> tuple[PageChange, ...]:
     """Return what a run has other than the one before it, in the cells that both have."""
-    limits = thresholds()
     return (
         *_changed_states(previous_page, page),
         *_newly_failing_tests("failing", previous_page, page),
         *_newly_failing_tests("passing", page, previous_page),
         *_changed_numbers(
-            Threshold(),
             _tests_that_ran(previous_page, page),
             _tests_that_ran(page, previous_page),
             decrease="lost",
             increase="gained",
         ),
         *_changed_numbers(
-            limits.build_seconds,
             _build_seconds(previous_page),
             _build_seconds(page),
+            absolute=SLOWER_SECONDS,
+            relative=SLOWER_PART,
             decrease="faster",
             increase="slower",
         ),
         *_changed_numbers(
-            limits.wheel_bytes,
             _wheel_bytes(previous_page),
             _wheel_bytes(page),
+            absolute=LARGER_BYTES,
+            relative=LARGER_PART,
             decrease="smaller",
             increase="larger",
         ),
@@ -109,10 +95,11 @@ def _changed_states(previous_page: RunPage, page: RunPage) -> Iterator[PageChang
 
 
 def _changed_numbers(
-    threshold: Threshold,
     previous_numbers: Measurements,
     numbers: Measurements,
     *,
+    absolute: float = 1,
+    relative: float = 0,
     decrease: ChangeKind,
     increase: ChangeKind,
 ) -> Sequence[PageChange]:
@@ -127,7 +114,8 @@ def _changed_numbers(
             before=previous_numbers[subject],
             now=numbers[subject],
         )
-        if not threshold.is_reached(previous_numbers[subject], numbers[subject]):
+        limit = max(absolute, relative * min(previous_numbers[subject], numbers[subject]))
+        if abs(change.grown) < limit:
             continue
         if change.grown < 0:
             change = replace(change, kind=decrease)

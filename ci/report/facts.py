@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 CellStage: TypeAlias = tuple[GroupCell, str]
 
-_LOCK_PREFIX = "source-lock-"
 INDEX = "index.html"
 
 
@@ -137,7 +136,7 @@ def read_locks(
     """Return the source locks among a run's documents by their torch refs, and those that cannot be read."""
     locks: dict[str, SourceLock] = {}
     problems: list[ReportedProblem] = []
-    for key in lock_keys(outputs, keys):
+    for key in filter(outputs.is_source_lock, keys):
         try:
             text = store.read(key).decode(errors="replace")
             lock = data.parse_json(text, SourceLock, where=key)
@@ -154,12 +153,6 @@ def read_locks(
         else:
             locks[lock.torch_ref] = lock
     return locks, tuple(problems)
-
-
-def lock_keys(outputs: RunOutputs, keys: Sequence[str]) -> Sequence[str]:
-    """Return the keys of source locks among those of a run's documents."""
-    prefix = outputs.manifests_prefix("") + _LOCK_PREFIX
-    return [key for key in keys if key.startswith(prefix) and key.endswith(".json")]
 
 
 def _read_group(

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from ci.report.facts import INDEX, RunFacts, list_manifests, lock_keys, read_locks
+from ci.report.facts import INDEX, RunFacts, list_manifests, read_locks
 from ci.report.names import cell_of_record, natural_key
 from core import parallel
 from core.cell import GroupCell
@@ -110,7 +110,7 @@ def built_cells(facts: RunFacts) -> frozenset[GroupCell]:
 
 def read_release_type(store: Store, outputs: RunOutputs, keys: Sequence[str]) -> str | None:
     """Return what a run was made for, by its first source lock; None where that does not say it."""
-    keys_of_locks = lock_keys(outputs, keys)
+    keys_of_locks = list(filter(outputs.is_source_lock, keys))
     locks, _ = read_locks(store, outputs, keys_of_locks[:1])
     for lock in locks.values():
         return lock.release_type

@@ -42,10 +42,18 @@ def make_tables(page: RunPage, *, brief: bool = False) -> Sequence[Table]:
     tables += _tables_of_wheels(page, page.wheels)
     tables += [
         _table_of_builds(page),
-        _table_of_tests(page),
+        Table(
+            title="tests",
+            columns=("tests", "results", "time", "verdict"),
+            rows=[_row_of_tests(tests) for tests in page.tests.runs],
+        ),
         _table_of_cases("failures", page.tests.failures),
         _table_of_cases("flaky tests", page.tests.flaky),
-        _table_of_slow_tests(page),
+        Table(
+            title="slowest tests",
+            columns=("test", "time"),
+            rows=[(case.test, duration(case.seconds)) for case in page.tests.slowest[:_MOST_SLOW_TESTS]],
+        ),
         _table_of_changes(page),
         _table_of_sources(page),
     ]
@@ -99,28 +107,23 @@ def _tables_of_wheels(page: RunPage, wheels: Sequence[WheelRow]) -> Iterator[Tab
     """Yield a table for each artifact group."""
     columns = ("wheel", "version", "size", "seconds", "commit", "sha256")
     for group in page.groups:
-        rows: list[TextRow] = []
-        for wheel in wheels:
-            if wheel.cell.artifact_group == group.name:
-                row = _row_of_wheel(wheel)
-                rows.append(row)
+        rows = [
+            (
+                wheel.name,
+                wheel.version,
+                console.size(wheel.size),
+                f"{wheel.seconds:.1f}",
+                ", ".join(filter(None, (wheel.commit[:_DIGITS], wheel.edited))),
+                wheel.sha256[:_DIGITS],
+            )
+            for wheel in wheels
+            if wheel.cell.artifact_group == group.name
+        ]
         yield Table(
             title=f"run {page.run_id}, {group.name}",
             columns=columns,
             rows=rows,
         )
-
-
-def _row_of_wheel(wheel: WheelRow) -> TextRow:
-    sources = [wheel.commit[:_DIGITS], wheel.edited]
-    return (
-        wheel.name,
-        wheel.version,
-        console.size(wheel.size),
-        f"{wheel.seconds:.1f}",
-        ", ".join(filter(None, sources)),
-        wheel.sha256[:_DIGITS],
-    )
 
 
 def _table_of_builds(page: RunPage) -> Table:
@@ -156,15 +159,6 @@ def _row_of_build(build: BuildRow) -> TextRow:
     )
 
 
-def _table_of_tests(page: RunPage) -> Table:
-    rows = [_row_of_tests(tests) for tests in page.tests.runs]
-    return Table(
-        title="tests",
-        columns=("tests", "results", "time", "verdict"),
-        rows=rows,
-    )
-
-
 def _row_of_tests(tests: StageTests) -> TextRow:
     if tests.missing:
         verdict = tests.missing
@@ -186,16 +180,6 @@ def _table_of_cases(title: str, cases: Sequence[CaseRow]) -> Table:
     return Table(
         title=title,
         columns=("test", "outcome", "cells", "why"),
-        rows=rows,
-    )
-
-
-def _table_of_slow_tests(page: RunPage) -> Table:
-    slowest_tests = page.tests.slowest[:_MOST_SLOW_TESTS]
-    rows = [(case.test, duration(case.seconds)) for case in slowest_tests]
-    return Table(
-        title="slowest tests",
-        columns=("test", "time"),
         rows=rows,
     )
 

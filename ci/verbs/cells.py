@@ -74,7 +74,7 @@ def describe(cell: Cell) -> Mapping[str, object]:
 def cells_of_plan(plan: Plan, platform: Platform) -> Mapping[str, Sequence[Cell]]:
     """Return the cells of a plan, by session."""
     cells: dict[str, list[Cell]] = {session: [] for session in SESSIONS_WITH_CELLS}
-    for job in plan.cells:
+    for job in plan.jobs:
         if job.build_variant != PLAIN:
             console.detail(f"left out: {job.name}; name it: -- --build-variant={job.build_variant}")
         elif job.platform == platform:

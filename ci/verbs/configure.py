@@ -172,7 +172,7 @@ def run(arguments: argparse.Namespace) -> None:
             mode="with --plan",
             hint="Plan an event first.",
         )
-        _complete(common.root / arguments.plan, common)
+        _complete(arguments.plan, common)
         return
 
     _refuse_invalid_tables()
@@ -183,10 +183,10 @@ def run(arguments: argparse.Namespace) -> None:
     event_plan = plan(question(arguments, common, environment()))
     outputs.show(event_plan)
     if arguments.json:
-        document = event_plan.model_dump(mode="json")
+        document = event_plan.model_dump(mode="json", by_alias=True)
         console.result(json.dumps(document, indent=2, ensure_ascii=False))
     if arguments.output:
-        event_plan.write(common.root / arguments.output)
+        event_plan.write(arguments.output)
     set_outputs(environment(), outputs.outputs(event_plan))
     console.summary(outputs.summary(event_plan))
 
@@ -236,7 +236,7 @@ def _store_plan(path: Path, completed_plan: Plan, common: Common) -> None:
     """Put the file of a plan among the run's outputs of each of its platforms."""
     content = path.read_bytes()
     store = common.open_store()
-    for platform in sorted({job.platform for job in completed_plan.cells}):
+    for platform in sorted({job.platform for job in completed_plan.jobs}):
         run_outputs = replace(common.outputs, platform=platform)
         store.put_bytes(run_outputs.plan_key, content)
 

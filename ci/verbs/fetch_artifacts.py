@@ -9,7 +9,7 @@ from typing import Any
 
 from ci.github import Run, RunQuery, find_run, from_environment
 from ci.plan import artifacts, data
-from ci.plan.artifacts import Fetched, FetchPlan, Place
+from ci.plan.artifacts import Fetched, Place
 from ci.plan.data import RocmData
 from core import console, files
 from core.cell import GroupCell
@@ -91,7 +91,12 @@ def run(arguments: argparse.Namespace) -> None:
 
     chosen_artifacts = artifacts.choose_artifacts(place.artifacts, gpu_family, where=place.where)
     fetch_plan = artifacts.plan_fetch(place.store, chosen_artifacts, gpu_family, jobs=arguments.jobs)
-    _require_pinned_digest(fetch_plan, place, arguments.artifact_digest)
+    pinned_digest = arguments.artifact_digest
+    if pinned_digest and files.digest_of(fetch_plan.digests) != pinned_digest:
+        raise ArtifactError(
+            f"The artifacts in {place.where} are not those that the plan pinned.",
+            hint="Plan the run again, or compare them with manifests/plan.json of its outputs.",
+        )
     if common.dry_run:
         rows = [(artifact.name.filename, console.size(artifact.size)) for artifact in chosen_artifacts]
         console.table(("artifact", "size"), rows)
@@ -129,18 +134,6 @@ def run(arguments: argparse.Namespace) -> None:
     )
     if not common.dry_run:
         _show(fetched, folder)
-
-
-def _require_pinned_digest(
-    fetch_plan: FetchPlan,
-    place: Place,
-    pinned_digest: str,
-) -> None:
-    if pinned_digest and files.digest_of(fetch_plan.digests) != pinned_digest:
-        raise ArtifactError(
-            f"The artifacts in {place.where} are not those that the plan pinned.",
-            hint="Plan the run again, or compare them with manifests/plan.json of its outputs.",
-        )
 
 
 def _describe(fetched: Fetched) -> dict[str, Any]:

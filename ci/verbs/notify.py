@@ -370,14 +370,7 @@ def slack_payload(result: RunResult) -> Mapping[str, Any]:
     texts += _words_of_rest(result)
     return {
         "text": headline,
-        "blocks": list(map(_slack_block, texts)),
-    }
-
-
-def _slack_block(markup: str) -> Mapping[str, Any]:
-    return {
-        "type": "section",
-        "text": {"type": "mrkdwn", "text": markup},
+        "blocks": [{"type": "section", "text": {"type": "mrkdwn", "text": markup}} for markup in texts],
     }
 
 

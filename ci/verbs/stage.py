@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ci.promote import documents
 from ci.promote.documents import StagingRecord
 from ci.promote.runs import read_group
-from ci.promote.staging import choose_files, plan_staging, read_locks, require_samples, stage_group
+from ci.promote.staging import choose_files, plan_staging, require_samples, stage_group, stage_locks
 from ci.publish.batches import print_files
 from ci.publish.buckets import buckets, takes_samples
 from core import console
@@ -122,7 +122,7 @@ def _plan_groups(
     for name in artifact_groups(source, outputs, arguments.artifact_group or common.artifact_group):
         group = read_group(source, outputs, name)
         files = choose_files(group, arguments.distributions, packages, samples=samples)
-        locks = read_locks(source, outputs, name, refs)
+        locks = stage_locks(source, outputs, name, refs)
         records.append(plan_staging(source, group, files, locks))
     return records
 

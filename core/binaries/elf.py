@@ -85,6 +85,7 @@ _MOST_SECTIONS = 1 << 18
 _MOST_TABLE = 1 << 20
 _MOST_STRING = 1 << 16
 _USUAL_STRING = 256  # bytes; few names have more
+_SMALLEST_PAGE = 0x1000
 _COUNT_ELSEWHERE = 0xFFFF  # in the header: the number did not fit, and is in the first section header
 
 
@@ -95,6 +96,8 @@ class ElfFacts:
     `rpath` is DT_RUNPATH, which a loader prefers, else DT_RPATH (`is_rpath`), split at the colons;
     `runpath_at` is where in the file the DT_RUNPATH entry lies, 0 for none. `stack` are PT_GNU_STACK's
     permissions, "" without such a header. `sections` and `notes` are offsets and sizes in the file.
+    `mapping_fault` is why loaders refuse to map it, None where they do not; `page_size` is the largest page
+    of a machine that can load it, 0 where nothing is mapped.
     """
 
     machine: str = ""
@@ -107,6 +110,8 @@ class ElfFacts:
     program: bool = False
     runpath_at: int = 0
     stack: str = ""
+    mapping_fault: str | None = None
+    page_size: int = 0
     debug_bytes: int = 0
     glibc: tuple[int, int] = (0, 0)
     sections: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -322,6 +327,26 @@ class Elf:
         return "".join(letter for letter, flag in _STACK_FLAGS if segment.flags & flag) or "-"
 
     @property
+    def _loaded_segments(self) -> Sequence[Segment]:
+        return [segment for segment in self.segments if segment.kind == LOAD]
+
+    @property
+    def mapping_fault(self) -> str | None:
+        """Why glibc refuses to map the file (elf/dl-load.c); None where it does not."""
+        for segment in self._loaded_segments:
+            alignment = segment.alignment
+            if alignment % _SMALLEST_PAGE:
+                return f"a segment is aligned to {alignment} bytes, which are no pages"
+            if (segment.address - segment.offset) % (alignment or _SMALLEST_PAGE):
+                return "the address of a segment does not fit its place in the file"
+        return None
+
+    @property
+    def page_size(self) -> int:
+        """The largest page of a machine that can load the file; 0 where nothing is mapped."""
+        return min((segment.alignment for segment in self._loaded_segments), default=0)
+
+    @property
     def glibc(self) -> tuple[int, int]:
         """The newest version of glibc that symbols need."""
         newest = (0, 0)
@@ -399,6 +424,8 @@ class Elf:
         return replace(
             facts,
             stack=self.stack,
+            mapping_fault=self.mapping_fault,
+            page_size=self.page_size,
             debug_bytes=sum(section.size for section in debug_sections),
             glibc=self.glibc,
             sections={name: (section.offset, section.size) for name, section in self.sections.items()},

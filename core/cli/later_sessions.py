@@ -30,8 +30,8 @@ def require_known_options(front_doors: Mapping[str, Sequence[str]]) -> None:
         except UsageError as problem:
             raise UsageError(
                 f"{session} cannot run with these options, and nothing was begun: {problem.message}",
-                hint="What follows -- is given to every session of a call. Call those apart "
-                f"that differ: nox -s {session} -- …",
+                hint="What follows -- is given to every session of a call. "
+                f"Call {session} by itself, with options that it has.",
             ) from problem
 
 

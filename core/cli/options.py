@@ -314,7 +314,7 @@ def common_from(arguments: Namespace) -> Common:
         gpu_family=arguments.gpu_family,
         build_variant=build_variant,
         run_id=arguments.run_id,
-        store=arguments.store,
+        store=named_store(arguments.store) if is_given(arguments, "store") else arguments.store,
         release_type=arguments.release_type,
         python=arguments.python,
         force=arguments.force,
@@ -323,6 +323,14 @@ def common_from(arguments: Namespace) -> Common:
         sources_dir=Path(sources_dir) if sources_dir else None,
     )
     return with_run_location(common, environment(), is_store_named=is_given(arguments, "store"))
+
+
+def named_store(location: str) -> str:
+    """Return a store that an option names; a relative folder begins where the user stands."""
+    is_folder = "://" not in location and location not in {"", AUTO_STORE}
+    if is_folder and Path.cwd() != ROOT:
+        return str(Path(location).absolute())
+    return location
 
 
 def with_run_location(common: Common, env: Mapping[str, str], *, is_store_named: bool) -> Common:

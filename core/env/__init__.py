@@ -65,7 +65,7 @@ def require(python: Path | None) -> Interpreter:
     if python is None:
         raise UsageError(
             "This stage needs a target environment, and was given none.",
-            hint="Run it through nox (nox -s STAGE), or give --python PATH.",
+            hint="Run it through nox (nox -s STAGE, without --no-venv), or give --python PATH.",
         )
     if _VERSION.fullmatch(str(python)):
         raise UsageError(

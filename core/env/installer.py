@@ -33,6 +33,11 @@ NO_VERSION = "<0.dev0"  # PEP 440: no version is lower
 
 _INDEX_NAME = re.compile(r"(?<!\S)[\w.-]+=(?=\w+:)")  # ``UV_INDEX=name=https://…``
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})  # what pip takes for yes
+# How pip may be told to reach servers and uv is not.
+_UNUSED_SETTINGS = {
+    "proxy": "set HTTPS_PROXY",
+    "trusted-host": "name the server's certificate, by pip's setting cert or the variable SSL_CERT_FILE",
+}
 _PIN = re.compile(r"(?m)^([\w.-]+)==([^\s;\\]+)")
 
 
@@ -149,6 +154,9 @@ def configured() -> Sources:
     command = [sys.executable, "-m", "pip", "config", "list"]
     completed = process.capture(command, env=env)
     sources = parse_configuration(completed.stdout, env)
+    for setting, advice in _UNUSED_SETTINGS.items():
+        if setting in _pip_settings(completed.stdout):
+            console.warn(f"{setting} of your pip configuration is not used here: {advice}.")
 
     existing: list[str] = []
     for link in sources.find_links:
@@ -165,15 +173,7 @@ def parse_configuration(listing: str, env: Mapping[str, str]) -> Sources:
 
     Of pip's settings variables win over files, and ``install.`` over ``global.``.
     """
-    settings: dict[str, str] = {}
-    for scope in ("global.", "install.", ":env:."):
-        for line in listing.splitlines():
-            name, equals, literal = line.partition("=")
-            if not equals or not name.startswith(scope):
-                continue
-            setting = name.removeprefix(scope)
-            value = ast.literal_eval(literal)
-            settings[setting] = str(value)
+    settings = _pip_settings(listing)
 
     uv_indexes: list[str] = []
     for name in ("UV_INDEX", "UV_EXTRA_INDEX_URL"):
@@ -197,6 +197,20 @@ def parse_configuration(listing: str, env: Mapping[str, str]) -> Sources:
         no_index=no_index.lower() in _TRUE,
         cert=settings.get("cert", ""),
     )
+
+
+def _pip_settings(listing: str) -> Mapping[str, str]:
+    """Return the settings of pip that `pip config list` prints and that are not empty."""
+    settings: dict[str, str] = {}
+    for scope in ("global.", "install.", ":env:."):
+        for line in listing.splitlines():
+            name, equals, literal = line.partition("=")
+            if not equals or not name.startswith(scope):
+                continue
+            setting = name.removeprefix(scope)
+            value = ast.literal_eval(literal)
+            settings[setting] = str(value)
+    return {setting: value for setting, value in settings.items() if value}
 
 
 # --- Calls of uv -----------------------------------------------------------------------------

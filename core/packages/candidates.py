@@ -62,6 +62,13 @@ class Candidate:
         return self.name.endswith(".whl")
 
     @property
+    def build_tag(self) -> tuple[int, str] | tuple[()]:
+        """The build tag of a wheel, by which wheels of one version are ordered (PEP 427)."""
+        if not self.is_wheel:
+            return ()
+        return parse_wheel_name(self.name).build_tag
+
+    @property
     def is_remote(self) -> bool:
         """Whether it has an address, and is no file of this machine or of a store."""
         return self.url is not None and "://" in self.url
@@ -102,6 +109,12 @@ class Candidate:
             return SpecifierSet(self.requires_python).contains(python_version, prereleases=True)
         except InvalidSpecifier:
             return True
+
+    def is_preferred_to(self, other: Candidate) -> bool:
+        """Return whether installers take this file of a version before another one: a wheel, a later build."""
+        if self.is_wheel != other.is_wheel:
+            return self.is_wheel
+        return self.build_tag > other.build_tag
 
     def satisfies(self, specifier: SpecifierSet) -> bool:
         """Return whether its version is asked for; a yanked one, only where it is named exactly (PEP 592)."""

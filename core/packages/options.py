@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
+from core.cli.options import named_store
 from core.errors import UsageError
 from core.packages.sources import path_of
 
@@ -129,7 +130,9 @@ def _add_rocm_source(group: argparse._ArgumentGroup) -> None:
         help="take the ROCm that is already installed for the base Python, as in an image",
     )
     group.add_argument("--rocm-run-id", default="", metavar="ID", help="another run that has it")
-    group.add_argument("--rocm-store", default="", metavar="STORE", help="where that run lives")
+    group.add_argument(
+        "--rocm-store", default="", type=named_store, metavar="STORE", help="where that run lives"
+    )
     group.add_argument(
         "--rocm-artifact-group",
         default="",

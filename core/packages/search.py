@@ -141,9 +141,9 @@ class _Search:
                 continue
             if not candidate.satisfies(requirement.specifier):
                 continue
-            # A wheel comes before an sdist; else the first source counts.
+            # Of equal ones the first source counts.
             version = Version(candidate.version)
-            if version not in best or (candidate.is_wheel and not best[version].is_wheel):
+            if version not in best or candidate.is_preferred_to(best[version]):
                 best[version] = candidate
         return [best[version] for version in sorted(best, reverse=True)]
 

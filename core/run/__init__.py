@@ -145,6 +145,11 @@ class RunOutputs:
         """Key of a torch ref's source lock."""
         return f"{self.source_locks_prefix}/{_SOURCE_LOCK}{key_name(torch_ref)}.json"
 
+    def is_source_lock(self, key: str) -> bool:
+        """Return whether a key is that of a source lock of the run."""
+        name = key.removeprefix(f"{self.source_locks_prefix}/")
+        return name.startswith(_SOURCE_LOCK) and name.endswith(".json") and "/" not in name
+
     @property
     def plan_key(self) -> str:
         """Key of the run's plan, beside its source locks."""

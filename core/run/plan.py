@@ -204,7 +204,7 @@ class LeftOut(Model):
     reason: str
 
 
-class Plan(Document):
+class Plan(Document, validate_by_alias=True, validate_by_name=True):
     """What one run does."""
 
     schema_version: Literal[1] = 1
@@ -232,7 +232,7 @@ class Plan(Document):
         description="What ROCm's packages are made of",
     )
     variants: tuple[Variant, ...] = ()
-    cells: tuple[PlannedJob, ...] = ()  # its jobs, under the name that plan files have for them
+    jobs: tuple[PlannedJob, ...] = Field((), alias="cells")  # the name that plan files have for them
     left_out: tuple[LeftOut, ...] = Field(
         (),
         description="What could be and is not in the plan",
@@ -248,7 +248,7 @@ class Plan(Document):
 
     def matrix(self, platform: Platform, stage: Stage) -> Sequence[PlannedJob]:
         """Return the jobs of one stage on one platform."""
-        return [job for job in self.cells if job.platform == platform and job.stage == stage]
+        return [job for job in self.jobs if job.platform == platform and job.stage == stage]
 
     def rocm_row(self, job: PlannedJob) -> Mapping[str, str]:
         """Return where a job's ROCm comes from; nothing where another job builds it."""
@@ -283,7 +283,7 @@ class Plan(Document):
 
     def find_job(self, platform: Platform, key: str) -> PlannedJob:
         """Return the job with a key on a platform; a `DataError` if there is none."""
-        jobs = {job.key: job for job in self.cells if job.platform == platform}
+        jobs = {job.key: job for job in self.jobs if job.platform == platform}
         if key not in jobs:
             raise DataError(f"The plan has no job {key!r} on {platform}. {nearest(key, jobs)}")
         return jobs[key]
@@ -346,7 +346,7 @@ def group_rows(plan: Plan, platform: Platform) -> Sequence[Mapping[str, object]]
     A workflow calls another one for each group, so that no matrix has more jobs than those of one group.
     """
     rows_by_group: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
-    for job in plan.cells:
+    for job in plan.jobs:
         if job.platform == platform:
             stages = rows_by_group.setdefault(job.artifact_group, {stage: [] for stage in STAGES})
             stages[job.stage].append(plan.row(job))

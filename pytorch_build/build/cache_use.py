@@ -100,7 +100,12 @@ class _CcacheUse(CacheUse):
         self._log = log
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        return ccache_env(self.cache, log=str(self._log), base_dir=str(self._base_dir), env=env)
+        return ccache_env(
+            self.cache,
+            log=str(self._log),
+            base_dir=str(self._base_dir),
+            env=env,
+        )
 
     def statistics(self) -> CacheStatistics:
         if not self._log.is_file():
@@ -183,7 +188,12 @@ class _SccacheUse(CacheUse):
     def _start_program(self, env: Mapping[str, str]) -> process.Child:
         """Start the server's program, and wait until it listens."""
         log = self._folder / "server.log"
-        server = process.start([Path(self.cache.program)], cwd=self._folder, env=env, output=log)
+        server = process.start(
+            [Path(self.cache.program)],
+            cwd=self._folder,
+            env=env,
+            output=log,
+        )
         end = time.monotonic() + _START_SECONDS
         while not _is_listening(self._address):
             if server.wait(0.02) is not None:
@@ -207,10 +217,10 @@ class _SccacheUse(CacheUse):
                 continue
             unanswered += 1
             if unanswered == MOST_UNANSWERED:
-                self._give_up()
-                return
+                break
+        else:
+            return
 
-    def _give_up(self) -> None:
         console.warn(
             f"The compiler cache's storage, {self.cache.storage}, does not answer: "
             "the build continues without it."
@@ -252,7 +262,12 @@ def use_cache(
             return
 
         try:
-            cache_use = _SccacheUse(cache, base_dirs=base_dirs, base_env=base_env, folder=folder)
+            cache_use = _SccacheUse(
+                cache,
+                base_dirs=base_dirs,
+                base_env=base_env,
+                folder=folder,
+            )
         except FatalError as problem:
             console.warn(
                 f"sccache does not start with {cache.storage}: {problem.message} "

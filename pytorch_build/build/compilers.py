@@ -69,8 +69,16 @@ def identify_compiler(path: str, output: str) -> Compiler:
     for kind, pattern in _VERSION_OUTPUT:
         match = re.search(pattern, output, re.MULTILINE)
         if match is not None:
-            return Compiler(path=path, kind=kind, version=match[1].rstrip("."))
-    return Compiler(path=path, kind="unknown", version="0")
+            return Compiler(
+                path=path,
+                kind=kind,
+                version=match[1].rstrip("."),
+            )
+    return Compiler(
+        path=path,
+        kind="unknown",
+        version="0",
+    )
 
 
 def compiler_commands(platform: Platform, env: Mapping[str, str]) -> dict[str, list[str]]:

@@ -126,7 +126,10 @@ def engine_command(
 
 def outer_parser() -> argparse.ArgumentParser:
     """Return a parser for the arguments that stay outside; a verb adds its own to the machine's Python."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        add_help=False,
+        allow_abbrev=False,
+    )
     parser.add_argument("--python")
     return parser
 
@@ -158,4 +161,8 @@ def run_session(engine: Engine, session: ContainerSession, *, env: Mapping[str, 
     """Run a session in the container."""
     for folder in load_container().caches.values():
         files.made(session.root / CACHE / folder)
-    process.run(session_command(engine, session), cwd=session.root, env=env)
+    process.run(
+        session_command(engine, session),
+        cwd=session.root,
+        env=env,
+    )

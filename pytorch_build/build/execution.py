@@ -82,7 +82,12 @@ def execute(
         for overlay in plan.overlays:
             stack.enter_context(_overlaid(overlay, tree))
         for command in plan.commands:
-            process.run(command.argv, cwd=Path(command.cwd), env=env, log=log)
+            process.run(
+                command.argv,
+                cwd=Path(command.cwd),
+                env=env,
+                log=log,
+            )
     return find_wheel(plan)
 
 

@@ -90,8 +90,14 @@ def find_dependencies(request: BuildRequest, assumptions: Assumptions | None = N
         if assumptions is None:
             if is_indispensable:
                 raise error
-            if is_built_by_ref and name in component.required_components:
-                _warn_without(request, name, error)
+            if not is_built_by_ref or name not in component.required_components:
+                continue
+            if context.common.outputs.immutable and request.own_tree is None:
+                raise error
+            console.warn(
+                f"{error.message} This {component.name} gets no {COMPONENTS[name].loss_without} and does not "
+                f"require {name}, unlike those of releases."
+            )
         elif is_indispensable or is_built_by_ref:
             if is_indispensable:
                 assumptions.blockers.append(error)
@@ -111,9 +117,8 @@ def find_tree_facts(request: BuildRequest, tree: Tree) -> TreeFacts:
         cache=context.common.cache / "refs",
         origins=origins(context.common, context.ref, request.options.mirrors),
     )
-    texts = reader.texts(locked.origin, locked.commit, PLANNED_FROM)
     return tree_facts_from(
-        texts,
+        reader.texts(locked.origin, locked.commit, PLANNED_FROM),
         tree=PurePosixPath(locked.origin),
         git_suffix=lambda: f"+git{locked.commit[:8]}",
     )
@@ -158,7 +163,11 @@ def _find_rocm(request: BuildRequest, assumptions: Assumptions | None) -> RocmSo
     assumptions.sentences.append(
         f"The packages of ROCm {version} are {layout}: {packages.description} did not say so."
     )
-    return RocmSource(version=version, layout=layout, packages=packages)
+    return RocmSource(
+        version=version,
+        layout=layout,
+        packages=packages,
+    )
 
 
 def _prebuilt_dependency(request: BuildRequest, name: str) -> Dependency | None:
@@ -171,14 +180,4 @@ def _prebuilt_dependency(request: BuildRequest, name: str) -> Dependency | None:
         project=name,
         requirement=source.prebuilt,
         version=pinned_version or None,
-    )
-
-
-def _warn_without(request: BuildRequest, name: str, error: MissingInputError) -> None:
-    """Warn that a wheel is built without what it should require; refuse that in a run that others use."""
-    if request.context.common.outputs.immutable and request.own_tree is None:
-        raise error
-    console.warn(
-        f"{error.message} This {request.component.name} gets no {COMPONENTS[name].loss_without} and does not "
-        f"require {name}, unlike those of releases."
     )

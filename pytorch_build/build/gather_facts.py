@@ -92,7 +92,10 @@ def assume_facts(work: Work, tree_facts: TreeFacts) -> BuildFacts:
         max_jobs = machine.max_jobs(need, request.requested_jobs)
         known_compilers = find_compilers(request.platform, {**request.user_env, **request.source.env})
     else:
-        tree = _tree_elsewhere(request)
+        common = request.context.common
+        checkout = _CHECKOUT_ELSEWHERE[request.platform.name]
+        sources = common.sources.as_posix().replace(common.root.as_posix(), checkout.as_posix())
+        tree = type(checkout)(sources) / key_name(request.context.ref.name) / request.component.name
         python, site_packages = _environment_elsewhere(request)
         max_jobs = None
         known_compilers = _USUAL_COMPILERS
@@ -131,14 +134,6 @@ def name_assumptions(work: Work, facts: BuildFacts) -> Iterator[str]:
         names = " and ".join(f"{name} {version}" for name, version in versions.items())
         yield f"The build provides {names} below .cache/toolchain, where they are not there yet."
     yield "Without SOURCE_DATE_EPOCH the commands get the commit's time."
-
-
-def _tree_elsewhere(request: BuildRequest) -> PurePath:
-    """Return where the tree would be on a machine of another platform."""
-    common = request.context.common
-    checkout = _CHECKOUT_ELSEWHERE[request.platform.name]
-    sources = common.sources.as_posix().replace(common.root.as_posix(), checkout.as_posix())
-    return type(checkout)(sources) / key_name(request.context.ref.name) / request.component.name
 
 
 def _environment_elsewhere(request: BuildRequest) -> tuple[PurePath, PurePath]:

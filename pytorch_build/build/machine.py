@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 _FILE = Path(__file__).with_name("needs.toml")
 _GIB = 1 << 30
 _CGROUP = Path("/sys/fs/cgroup")
+
+# What paths may not have: installers take # for the fragment of an address, compilers , for the end of an
+# option for the linker, setuptools and makefiles $ for a variable, CMake ; for the next folder of a list, and
+# all others : for it.
+_UNUSABLE_CHARACTERS = re.compile(r"[#,$;:\"`\\*?\[\]<>|]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +190,7 @@ def machine_facts(
 def problems(project: str, machine: MachineFacts, need: MachineNeed) -> Iterator[EnvironmentSetupError]:
     """Yield everything about a machine that will fail a project's build."""
     yield from machine.compiler_problems
+    yield from _path_problems((machine.python, machine.tree))
 
     for name, oldest in load_needs().tools.items():
         version = machine.tools.get(name)
@@ -201,6 +207,18 @@ def problems(project: str, machine: MachineFacts, need: MachineNeed) -> Iterator
         )
     if machine.platform == "windows":
         yield from _windows_problems(machine)
+
+
+def _path_problems(paths: Iterable[PurePath]) -> Iterator[EnvironmentSetupError]:
+    for path in paths:
+        # Windows' drives have a colon.
+        folders = path.as_posix().removeprefix(path.drive)
+        match = _UNUSABLE_CHARACTERS.search(folders)
+        if match is not None:
+            yield EnvironmentSetupError(
+                f"The path {path} has a {match[0]!r}, which the tools of a build cannot take.",
+                hint="Rename the folder, or build in another one.",
+            )
 
 
 def _windows_problems(machine: MachineFacts) -> Iterator[EnvironmentSetupError]:

@@ -203,6 +203,7 @@ def shared_variables(
     """Return the variables that every component's build has."""
     platform = facts.platform
     scripts = facts.python.parent
+    search_path = [str(facts.rocm.bin) if facts.rocm else "", str(scripts), facts.variable("PATH")]
     env = {
         "PYTHONUTF8": "1",
         "USE_KINETO": facts.variable("USE_KINETO") or platform.kineto,
@@ -211,7 +212,8 @@ def shared_variables(
         "CMAKE_GENERATOR": "Ninja",
         # CMake looks for Python here first, and the tool's own environment may be active.
         "VIRTUAL_ENV": str(scripts.parent),
-        "PATH": _search_path(facts),
+        # Programs of ROCm, of the environment, and of the user, in this order.
+        "PATH": facts.platform.path_separator.join(filter(None, search_path)),
     }
     if facts.rocm:
         env |= _rocm_variables(inputs, facts.rocm)
@@ -227,17 +229,6 @@ def shared_variables(
     if facts.max_jobs is not None:
         env["MAX_JOBS"] = str(facts.max_jobs)
     return env
-
-
-def _search_path(facts: BuildFacts) -> str:
-    """Return the PATH: programs of ROCm, of the environment, and of the user, in this order."""
-    folders: list[str] = []
-    if facts.rocm:
-        folders.append(str(facts.rocm.bin))
-    folders.append(str(facts.python.parent))
-    if user_path := facts.variable("PATH"):
-        folders.append(user_path)
-    return facts.platform.path_separator.join(folders)
 
 
 def _rocm_variables(inputs: BuildInputs, rocm: RocmSdk) -> dict[str, str]:

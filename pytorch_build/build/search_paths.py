@@ -16,7 +16,7 @@ from core.binaries import rpath
 from core.wheel import parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
 from core.wheel.record import require_listing
-from pytorch_build.check import WheelMember
+from pytorch_build.check import path_in_site_packages
 from pytorch_build.standalone.libraries import Binary, RocmFile, extract_with_search_path, read_members
 from rocm_packaging.packages.layouts import Layout, packages, payload_folder
 
@@ -62,8 +62,7 @@ def changed_search_paths(
     """Return the files of a wheel whose search path has to change, with the new one."""
     changes: dict[str, tuple[str, ...]] = {}
     for name, binary in binaries.items():
-        installed_path = WheelMember(name=name, size=0).path_in_site_packages
-        paths = search_paths(installed_path, folders, binary.search)
+        paths = search_paths(path_in_site_packages(name), folders, binary.search)
         if binary.search == paths and (binary.is_rpath or not paths):
             continue
         # A static program needs no library, and stays as it is.
@@ -110,7 +109,12 @@ def _searching_members(wheel: Path) -> Mapping[str, ZipMember]:
 
 def _patched_member(wheel: Path, member: ZipMember, paths: Sequence[str], scratch: Path) -> Member:
     """Return a member of the new wheel, which is unpacked and patched when its turn comes."""
-    file = RocmFile(path_in_bundle=member.name, root="", wheel_or_file=wheel, member=member)
+    file = RocmFile(
+        path_in_bundle=member.name,
+        root="",
+        wheel_or_file=wheel,
+        member=member,
+    )
     return Member(
         name=member.name,
         source=DeferredFile(size=member.size, make=lambda: extract_with_search_path(file, paths, scratch)),

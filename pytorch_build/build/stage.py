@@ -118,7 +118,13 @@ def _build_wheels(work: Work, tree: Path, rocm: RocmSdk | None, max_jobs: int) -
     name = request.component.name
     provide_parts(request)
     with _compiler_cache(request, tree) as cache_use:
-        facts = observe_facts(work, tree, rocm=rocm, cache_use=cache_use, max_jobs=max_jobs)
+        facts = observe_facts(
+            work,
+            tree,
+            rocm=rocm,
+            cache_use=cache_use,
+            max_jobs=max_jobs,
+        )
         plan = plan_build(request.component, work.inputs, facts, clean=request.options.clean)
         with console.group(f"requirements of {name}"):
             locked = None
@@ -202,7 +208,13 @@ def _accept_wheels(work: Work, wheels: tuple[Path, ...]) -> StageResult:
     )
     try:
         with console.group(f"check {request.component.name}"):
-            _import_wheel(work, wheels[0], expectation)
+            check_import(request.target, expectation, wheels[0], request.options.rocm.pip_cache_dir)
+            # On Linux, also where only ROCm's run-time packages are.
+            if work.rocm is not None and not request.platform.windows:
+                torch = work.inputs.dependency("torch")
+                # A torch that was built elsewhere may find ROCm only when that is loaded first.
+                is_foreign_torch = torch is not None and torch.digest is None
+                check_bare_import(request.target, expectation, wheels[0], preloads=is_foreign_torch)
             work.details.update(_check(request, wheels, expectation))
     except FatalError as problem:
         problem.hint += (
@@ -218,17 +230,6 @@ def _accept_wheels(work: Work, wheels: tuple[Path, ...]) -> StageResult:
         CONTENTS: {wheel.name: folder_sizes(wheel) for wheel in wheels},
     }
     return StageResult(files=wheels, details=details)
-
-
-def _import_wheel(work: Work, wheel: Path, expectation: Expectation) -> None:
-    """Import a wheel where it was built, and on Linux also where only ROCm's run-time packages are."""
-    request = work.request
-    check_import(request.target, expectation, wheel, request.options.rocm.pip_cache_dir)
-    if work.rocm is not None and not request.platform.windows:
-        torch = work.inputs.dependency("torch")
-        # A torch that was built elsewhere may find ROCm only when that is loaded first.
-        is_foreign_torch = torch is not None and torch.digest is None
-        check_bare_import(request.target, expectation, wheel, preloads=is_foreign_torch)
 
 
 def _check(request: BuildRequest, wheels: Sequence[Path], expectation: Expectation) -> Mapping[str, Any]:

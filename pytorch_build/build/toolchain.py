@@ -148,7 +148,12 @@ def find_provided(
     uv = _find_libuv(platform, base_env, Path(toolchain.libuv.folder(cache_dir)))
     if uv is not None and (uv.parent.parent / LICENSE).is_file():
         licenses["libuv"] = uv.parent.parent / LICENSE
-    return Provided(openmp=openmp, uv=uv, licenses=licenses, llvm=_find_llvm(platform, base_env))
+    return Provided(
+        openmp=openmp,
+        uv=uv,
+        licenses=licenses,
+        llvm=_find_llvm(platform, base_env),
+    )
 
 
 def _find_visual_studio(
@@ -225,7 +230,10 @@ def _build_libuv(
     libuv: Libuv, scratch: Path, prefix: Path, target: Interpreter, mirrors: Mapping[str, str]
 ) -> None:
     """Build libuv in a folder, and install it into another one."""
-    git = Repository(path=scratch, settings=Origins(mirrors=mirrors).settings(libuv.origin))
+    git = Repository(
+        path=scratch,
+        settings=Origins(mirrors=mirrors).settings(libuv.origin),
+    )
     git.init(libuv.origin)
     fetch_commit(git, libuv.origin, libuv.commit)
     git.run("checkout", "--quiet", "--detach", libuv.commit)
@@ -237,9 +245,21 @@ def _build_libuv(
     env = process.handed_on(PATH=search_path)
     configure: list[str | Path] = [cmake, "-S", scratch, "-B", build_folder, "-G", "Ninja"]
     configure += [f"-DCMAKE_INSTALL_PREFIX={prefix}", *libuv.options]
-    process.run(configure, cwd=scratch, env=env)
-    process.run([cmake, "--build", build_folder], cwd=scratch, env=env)
-    process.run([cmake, "--install", build_folder], cwd=scratch, env=env)
+    process.run(
+        configure,
+        cwd=scratch,
+        env=env,
+    )
+    process.run(
+        [cmake, "--build", build_folder],
+        cwd=scratch,
+        env=env,
+    )
+    process.run(
+        [cmake, "--install", build_folder],
+        cwd=scratch,
+        env=env,
+    )
 
     library = prefix / libuv.library
     if not library.is_file():

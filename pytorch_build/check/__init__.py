@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
 from core import console
@@ -71,6 +70,15 @@ class Expectation:
         )
 
 
+def path_in_site_packages(member: str) -> str:
+    """Return where a member is installed below site-packages; "" where it goes elsewhere (scripts, data)."""
+    folder, _slash, path = member.partition("/")
+    if not path or not folder.endswith(".data"):
+        return member
+    scheme, _slash, installed_path = path.partition("/")
+    return installed_path if scheme in {"purelib", "platlib"} else ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class WheelMember:
     """One file of a wheel."""
@@ -81,12 +89,7 @@ class WheelMember:
     @property
     def path_in_site_packages(self) -> str:
         """Path below site-packages; empty for files that go elsewhere (scripts, data)."""
-        parts = PurePosixPath(self.name).parts
-        if len(parts) == 1 or not parts[0].endswith(".data"):
-            return self.name
-        if parts[1] in {"purelib", "platlib"}:
-            return "/".join(parts[2:])
-        return ""
+        return path_in_site_packages(self.name)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -101,11 +101,10 @@ def _find_forbidden(view: WheelView, policy: Policy) -> Iterator[Finding]:
                 names[0],
             )
         elif names:
-            message = f"This is {rule.message}; there are {len(names)} such files."
             yield view.finding(
                 rule.severity,
                 CHECK,
-                message,
+                f"This is {rule.message}; there are {len(names)} such files.",
                 names[0],
             )
 
@@ -146,11 +145,10 @@ def _find_false_code(view: WheelView) -> Iterator[Finding]:
             continue
         text = view.texts.get(member.name, "")
         if not promise.text.fullmatch(text):
-            message = f"It is named like a {promise.kind}, but holds no code."
             yield view.finding(
                 "error",
                 CHECK,
-                message,
+                f"It is named like a {promise.kind}, but holds no code.",
                 member.name,
             )
 

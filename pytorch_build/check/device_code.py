@@ -65,7 +65,11 @@ def _facts_of_bundles(bundles: tuple[Bundle, ...], registered: int | None = None
     targets: set[str] = set()
     for bundle in bundles:
         targets |= bundle.targets
-    return DeviceFacts(bundles=bundles, targets=frozenset(targets), registered=registered)
+    return DeviceFacts(
+        bundles=bundles,
+        targets=frozenset(targets),
+        registered=registered,
+    )
 
 
 def mapped(path: Path) -> Data:
@@ -169,11 +173,10 @@ def _check_device_package(
         has_kernels = has_kernels or covers(gpu, processors)
         foreign_targets = [target for target in facts.targets if not covers(gpu, (processor(target),))]
         if facts.archived and foreign_targets:
-            message = f"It holds code for {', '.join(sorted(foreign_targets))}, not for {gpu}."
             yield view.finding(
                 "error",
                 CHECK,
-                message,
+                f"It holds code for {', '.join(sorted(foreign_targets))}, not for {gpu}.",
                 member,
             )
 
@@ -247,7 +250,11 @@ def _compare_targets(
 
     for target in requested_targets:
         if not is_covered(target, code_targets):
-            yield view.finding("error", CHECK, _message_of_missing(target, code_targets))
+            message = f"There is no device code for {target}"
+            variants = [variant for variant in code_targets if processor(variant) == processor(target)]
+            if variants:
+                message += f", only for {', '.join(sorted(variants))}"
+            yield view.finding("error", CHECK, f"{message}.")
             continue
         for member, facts in facts_by_member.items():
             if facts.targets and not is_covered(target, facts.targets):
@@ -258,13 +265,6 @@ def _compare_targets(
     if unrequested:
         message = f"It holds device code for {', '.join(sorted(unrequested))}, which was not requested."
         yield view.finding("warning", CHECK, message)
-
-
-def _message_of_missing(target: str, code_targets: Iterable[str]) -> str:
-    variants = [variant for variant in code_targets if processor(variant) == processor(target)]
-    if variants:
-        return f"There is no device code for {target}, only for {', '.join(sorted(variants))}."
-    return f"There is no device code for {target}."
 
 
 def processor(target: str) -> str:

@@ -59,7 +59,17 @@ def check(view: WheelView, policy: Policy) -> Iterator[Finding]:
     if _PLATFORM not in view.platforms:
         return
 
-    surroundings = _look_around(view, policy)
+    folders: defaultdict[str, list[str]] = defaultdict(list)
+    for member in view.members:
+        folders[PurePosixPath(member.name).name.lower()].append(_folder(member))
+    pythons = {f"{tag.interpreter}-{tag.abi}" for tag in view.name.tags}
+    surroundings = Surroundings(
+        policy=policy,
+        expected=expected_libraries(view, policy),
+        python=python_dlls(view.name.tags),
+        tags=", ".join(sorted(pythons)),
+        folders=folders,
+    )
     binaries = {binary.member.name: binary for binary in view.binaries}
     for member in view.members:
         binary = binaries.get(member.name)
@@ -80,20 +90,6 @@ def check(view: WheelView, policy: Policy) -> Iterator[Finding]:
             )
 
 
-def _look_around(view: WheelView, policy: Policy) -> Surroundings:
-    folders: defaultdict[str, list[str]] = defaultdict(list)
-    for member in view.members:
-        folders[PurePosixPath(member.name).name.lower()].append(_folder(member))
-    pythons = {f"{tag.interpreter}-{tag.abi}" for tag in view.name.tags}
-    return Surroundings(
-        policy=policy,
-        expected=expected_libraries(view, policy),
-        python=python_dlls(view.name.tags),
-        tags=", ".join(sorted(pythons)),
-        folders=folders,
-    )
-
-
 def _compare_kind(
     view: WheelView,
     member: WheelMember,
@@ -107,11 +103,10 @@ def _compare_kind(
             member.name,
         )
     if facts.machine != pe.AMD64:
-        message = f"It is for another processor (machine {facts.machine:#x}) than {_PLATFORM}."
         yield view.finding(
             "error",
             CHECK,
-            message,
+            f"It is for another processor (machine {facts.machine:#x}) than {_PLATFORM}.",
             member.name,
         )
 
@@ -165,50 +160,30 @@ def _fault_of_dll(
 ) -> Fault | None:
     """Return why a needed DLL may be missing; None where it is found."""
     lower_name = name.lower()
+    windows = surroundings.policy.windows
     folders = surroundings.folders.get(lower_name)
     if folders:
-        return _fault_of_folders(surroundings, member, folders)
+        is_found = any(matches(folder, windows.folders) for folder in folders) or _folder(member) in folders
+        sentence = ", which the wheel has in a folder that nothing adds to the search."
+        return None if is_found else Fault(severity="warning", sentence=sentence)
 
-    match origin(name, surroundings.policy.windows):
-        case "python":
-            return _fault_of_python(surroundings, lower_name)
-        case "debug":
-            return Fault(severity="error", sentence=" of the debug run-time, which only Visual Studio has.")
-        case "redistributable":
-            sentence = " of Visual C++'s redistributable: the machine must have it."
-            return Fault(severity="note", sentence=sentence)
-        case None:
-            return _fault_of_provider(surroundings, lower_name)
-    return None
-
-
-def _fault_of_provider(surroundings: Surroundings, lower_name: str) -> Fault | None:
-    if matches(lower_name, surroundings.expected.patterns):
+    kind = origin(name, windows)
+    if kind == "python":
+        sentence = f", which is not of the Python that the wheel is for ({surroundings.tags})."
+        is_found = lower_name in surroundings.python
+        return None if is_found else Fault(severity="error", sentence=sentence)
+    if kind == "debug":
+        return Fault(severity="error", sentence=" of the debug run-time, which only Visual Studio has.")
+    if kind == "redistributable":
+        sentence = " of Visual C++'s redistributable: the machine must have it."
+        return Fault(severity="note", sentence=sentence)
+    if kind == "system" or matches(lower_name, surroundings.expected.patterns):
         return None
+
     provider = surroundings.expected.find_undeclared_provider(lower_name)
-    if provider is None:
-        return Fault(severity="error", sentence=", which nothing provides.")
-    sentence = f" of {provider}, but METADATA does not require {provider}."
-    return Fault(severity="error", sentence=sentence)
-
-
-def _fault_of_folders(
-    surroundings: Surroundings,
-    member: WheelMember,
-    folders: Sequence[str],
-) -> Fault | None:
-    searched_folders = surroundings.policy.windows.folders
-    is_found = any(matches(folder, searched_folders) for folder in folders)
-    if is_found or _folder(member) in folders:
-        return None
-    sentence = ", which the wheel has in a folder that nothing adds to the search."
-    return Fault(severity="warning", sentence=sentence)
-
-
-def _fault_of_python(surroundings: Surroundings, lower_name: str) -> Fault | None:
-    if lower_name in surroundings.python:
-        return None
-    sentence = f", which is not of the Python that the wheel is for ({surroundings.tags})."
+    sentence = ", which nothing provides."
+    if provider is not None:
+        sentence = f" of {provider}, but METADATA does not require {provider}."
     return Fault(severity="error", sentence=sentence)
 
 

@@ -88,11 +88,10 @@ def _compare_requirements(
             )
         elif not any(_is_met(expected, requirement) for requirement in stated):
             listed = ", ".join(sorted(str(requirement) for requirement in stated))
-            message = f"METADATA requires {listed}; {expected} is expected."
             yield view.finding(
                 "error",
                 CHECK,
-                message,
+                f"METADATA requires {listed}; {expected} is expected.",
             )
 
 

@@ -81,10 +81,9 @@ def _find_case_twins(view: WheelView, policy: Policy) -> Iterator[Finding]:
     for names in names_by_key.values():
         if len(names) > 1:
             first_name, *twins = names
-            message = f"Where case does not count, {twins[0]} takes its place."
             yield view.finding(
                 severity,
                 CHECK,
-                message,
+                f"Where case does not count, {twins[0]} takes its place.",
                 first_name,
             )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 CHECK = "elf"
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+_LARGEST_PAGE_OF_AARCH64 = 0x10000
 _LEGACY_GLIBC = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
 _ORIGIN = re.compile(r"^\$(ORIGIN|\{ORIGIN\})(/|$)")
 
@@ -106,7 +107,13 @@ def check(
             continue
         yield from _compare_platform(view, binary, elf)
         yield from _judge_search_path(view, binary, elf)
-        yield from _judge_stack(view, binary, elf)
+        if "E" in elf.stack:
+            message = "It asks for an executable stack."
+            yield view.finding("error", CHECK, message, binary.member.name)
+        elif not elf.stack:
+            message = "It has no PT_GNU_STACK header, and so it asks for an executable stack."
+            yield view.finding("warning", CHECK, message, binary.member.name)
+        yield from _judge_mapping(view, binary, elf)
         yield from _find_missing_libraries(
             view,
             surroundings,
@@ -246,20 +253,21 @@ def _judge_search_path(
         )
 
 
-def _judge_stack(
+def _judge_mapping(
     view: WheelView,
     binary: Binary,
     elf: ElfFacts,
 ) -> Iterator[Finding]:
-    if "E" in elf.stack:
+    """Find files that patchelf and strip left so that no loader takes them, or not on every machine."""
+    if elf.mapping_fault is not None:
         yield view.finding(
             "error",
             CHECK,
-            "It asks for an executable stack.",
+            f"No loader maps it: {elf.mapping_fault}.",
             binary.member.name,
         )
-    elif not elf.stack:
-        message = "It has no PT_GNU_STACK header, and so it asks for an executable stack."
+    elif elf.machine == "EM_AARCH64" and 0 < elf.page_size < _LARGEST_PAGE_OF_AARCH64:
+        message = f"It cannot be loaded on machines with pages of more than {elf.page_size} bytes."
         yield view.finding(
             "warning",
             CHECK,
@@ -311,12 +319,11 @@ def _find_missing_libraries(
         )
     if of_machine:
         severity: Severity = "error" if surroundings.is_portable else "warning"
-        yield view.finding(
-            severity,
-            CHECK,
-            _message_of_machine(of_machine),
-            name,
-        )
+        *first_names, last_name = of_machine
+        names = f"{', '.join(first_names)} and {last_name}" if first_names else last_name
+        pronoun = "them" if first_names else "it"
+        message = f"It needs {names}, which no wheel provides: the machine must have {pronoun}."
+        yield view.finding(severity, CHECK, message, name)
     if unresolved:
         message = f"It needs {some(unresolved)}, which nothing provides."
         yield view.finding(
@@ -344,14 +351,6 @@ def _fault_of_place(
         f"{library} is in the wheel as {some(every_path)}, but not on this file's RPATH: "
         "it is found only if something loads it before."
     )
-
-
-def _message_of_machine(libraries: Sequence[str]) -> str:
-    *first_names, last_name = libraries
-    if not first_names:
-        return f"It needs {last_name}, which no wheel provides: the machine must have it."
-    names = f"{', '.join(first_names)} and {last_name}"
-    return f"It needs {names}, which no wheel provides: the machine must have them."
 
 
 def _find_unreached_folders(

@@ -52,28 +52,30 @@ def _compare_with_file_name(view: WheelView, metadata: WheelMetadata) -> Iterato
         message = f"METADATA says version {metadata.version}, the file name {name.version}."
         yield view.finding("error", CHECK, message)
 
+    # uv looks for the folder by this name where it removes a distribution.
+    expected_folder = "-".join(name.filename.split("-")[:2]) + ".dist-info"
+    for folder in sorted({member.name.partition("/")[0] for member in view.members}):
+        if folder.endswith(".dist-info") and folder != expected_folder:
+            message = f"Its folder is {folder}; the file name says {expected_folder}."
+            yield view.finding("warning", CHECK, message)
+
 
 def invalid_fields(raw: bytes) -> list[InvalidMetadata]:
     """Return what `packaging` finds wrong with METADATA, without what installers of today skip."""
     fields, _unparsed = parse_email(raw)
-    version = fields.get("metadata_version", "")
-    is_newer = version.partition(".")[0] == _KNOWN_MAJOR_VERSION
+    is_newer = fields.get("metadata_version", "").partition(".")[0] == _KNOWN_MAJOR_VERSION
+    faults: list[InvalidMetadata] = []
     try:
         Metadata.from_email(raw, validate=True)
     except ExceptionGroup as group:
-        faults = [fault for fault in group.exceptions if isinstance(fault, InvalidMetadata)]
-        return [fault for fault in faults if not _is_skipped(fault, is_newer=is_newer)]
-    return []
-
-
-def _is_skipped(fault: InvalidMetadata, *, is_newer: bool) -> bool:
-    """Return whether installers take METADATA with this fault.
-
-    setuptools wrote License-File before a version of the format had it, and everybody reads that.
-    """
-    text = str(fault)
-    is_unknown_version = fault.field == "metadata-version" and is_newer
-    return is_unknown_version or "unrecognized field" in text or "introduced in metadata version" in text
+        for fault in group.exceptions:
+            # setuptools wrote License-File before a version of the format had it, and everybody reads that.
+            is_skipped = re.search("unrecognized field|introduced in metadata version", str(fault))
+            if not isinstance(fault, InvalidMetadata) or is_skipped:
+                continue
+            if fault.field != "metadata-version" or not is_newer:
+                faults.append(fault)
+    return faults
 
 
 def _find_direct_references(view: WheelView, metadata: WheelMetadata) -> Iterator[Finding]:

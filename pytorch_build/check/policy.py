@@ -200,7 +200,11 @@ def expected_libraries(view: WheelView, policy: Policy) -> ExpectedLibraries:
                 folders.update(provider.folders)
         elif distribution not in provider.distributions:
             undeclared[name] = provider.patterns
-    return ExpectedLibraries(patterns=tuple(patterns), folders=folders, undeclared=undeclared)
+    return ExpectedLibraries(
+        patterns=tuple(patterns),
+        folders=folders,
+        undeclared=undeclared,
+    )
 
 
 def _names_of_providers(view: WheelView, policy: Policy) -> set[str]:

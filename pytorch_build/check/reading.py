@@ -46,7 +46,11 @@ def read_wheel(
             members[member.name] = WheelMember(name=member.name, size=member.size)
 
     reader = _MemberReader(members, build_folders)
-    tap = Tap(wanted=reader.is_wanted, inspect=reader.inspect, folder=scratch)
+    tap = Tap(
+        wanted=reader.is_wanted,
+        inspect=reader.inspect,
+        folder=scratch,
+    )
     problems = list(verify_record(path, tap=tap, jobs=jobs))
     view = WheelView(
         name=name,

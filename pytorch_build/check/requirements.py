@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from core.errors import MissingInputError, WheelError
 from core.wheel import read_metadata
 from core.wheel.distributions import is_ours
-from pytorch_build.check import Finding
+from pytorch_build.check import Finding, some
 from rocm_packaging.packages.layouts import BOOTSTRAP, is_rocm
 
 if TYPE_CHECKING:
@@ -27,12 +27,17 @@ _CORE = "rocm-sdk-core"
 
 @dataclass(frozen=True, kw_only=True)
 class _Wheel:
-    """A wheel, with what it requires of our distributions."""
+    """A wheel, with what it requires of our distributions.
 
+    `dependencies` are all lines by which installers choose what comes with it, in one spelling each.
+    """
+
+    folder: Path
     filename: str
     distribution: str
     version: Version
     requirements: Sequence[Requirement]
+    dependencies: frozenset[str]
 
     @property
     def rocm_versions(self) -> set[str]:
@@ -46,12 +51,19 @@ class _Wheel:
 
     def finding(self, message: str) -> Finding:
         """Return an error of this wheel."""
-        return Finding(severity="error", check=CHECK, wheel=self.filename, where="", message=message)
+        return Finding(
+            severity="error",
+            check=CHECK,
+            wheel=self.filename,
+            where="",
+            message=message,
+        )
 
 
 def check(paths: Sequence[Path]) -> Iterator[Finding]:
     """Find wheels that require other versions than the set has, or another ROCm than what they require."""
     wheels = list(_read_wheels(paths))
+    yield from _find_differences(wheels)
     for wheel in wheels:
         for requirement in wheel.requirements:
             candidates = _candidates(wheels, canonicalize_name(requirement.name))
@@ -67,6 +79,26 @@ def check(paths: Sequence[Path]) -> Iterator[Finding]:
                 yield wheel.finding(f"It requires {requirement}; these wheels are of {versions}.")
 
 
+def _find_differences(wheels: Sequence[_Wheel]) -> Iterator[Finding]:
+    """Find wheels of one version, in one folder, that require different things.
+
+    uv reads one wheel of a version and takes what it requires for what all of them do.
+    """
+    first_wheels: dict[tuple[Path, str, Version], _Wheel] = {}
+    for wheel in wheels:
+        first_wheel = first_wheels.setdefault((wheel.folder, wheel.distribution, wheel.version), wheel)
+        difference = sorted(wheel.dependencies ^ first_wheel.dependencies)
+        if difference:
+            yield Finding(
+                severity="warning",
+                check=CHECK,
+                wheel=wheel.filename,
+                where="",
+                message=f"It and {first_wheel.filename} do not both require {some(difference)}; "
+                "installers take the requirements of one wheel for those of its version.",
+            )
+
+
 def _read_wheels(paths: Sequence[Path]) -> Iterator[_Wheel]:
     for path in paths:
         # What cannot be read is reported by the wheel's own checks.
@@ -74,10 +106,12 @@ def _read_wheels(paths: Sequence[Path]) -> Iterator[_Wheel]:
             metadata = read_metadata(path)
             requirements = [Requirement(text) for text in metadata.requires_dist]
             yield _Wheel(
+                folder=path.parent,
                 filename=path.name,
                 distribution=canonicalize_name(metadata.name),
                 version=metadata.version,
                 requirements=[requirement for requirement in requirements if is_ours(requirement.name)],
+                dependencies=frozenset(map(str, requirements)),
             )
 
 

@@ -58,8 +58,7 @@ class CheckOptions:
 
 def loader_libraries() -> frozenset[str]:
     """Ask this machine's loader which libraries it finds; none where there is no ldconfig."""
-    search_path = os.pathsep.join((os.defpath, "/usr/sbin", "/sbin"))
-    program = process.which("ldconfig", path=search_path)
+    program = process.which("ldconfig", path=os.pathsep.join((os.defpath, "/usr/sbin", "/sbin")))
     if program is None:
         return frozenset()
     listing = process.capture([program, "-p"], check=False).stdout
@@ -173,7 +172,12 @@ def check_built_wheel(
             )
         )
     findings += _judge(view, expectation, options)
-    return collapse_findings(findings), _libraries_of_machine(view, options)
+    needed: set[str] = set()
+    for binary in view.binaries:
+        if binary.elf is not None:
+            needed.update(binary.elf.needed)
+    machine_libraries = frozenset(needed & options.loader).difference(options.policy.system_libraries)
+    return collapse_findings(findings), machine_libraries
 
 
 def _without_file_name(message: str, filename: str) -> str:
@@ -218,11 +222,3 @@ def _report_unreadable_binaries(view: WheelView) -> Iterator[Finding]:
                 problem,
                 name,
             )
-
-
-def _libraries_of_machine(view: WheelView, options: CheckOptions) -> frozenset[str]:
-    needed: set[str] = set()
-    for binary in view.binaries:
-        if binary.elf is not None:
-            needed.update(binary.elf.needed)
-    return frozenset(needed & options.loader).difference(options.policy.system_libraries)

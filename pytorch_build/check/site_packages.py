@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
+from pytorch_build.check import path_in_site_packages
 from pytorch_build.check.allowed import find_allowed
 from pytorch_build.check.metadata import SCRIPT_GROUPS, read_entry_points
 from pytorch_build.check.policy import USER_TABLE, Policy, matches, required_name
@@ -114,13 +115,21 @@ def check(view: WheelView, policy: Policy) -> Iterator[Finding]:
     yield from _find_startup_code(view, installation, policy)
     yield from _find_standard_library(view, installation)
     yield from _find_installers(view, installation)
-    yield from _find_hidden_members(view)
+    for wheel_member in view.members:
+        parts = wheel_member.name.split("/")
+        is_data = parts[0].endswith(".data") and parts[1:2] == ["data"]
+        if is_data and installed_path(wheel_member.name) is not None:
+            message = "It gets into site-packages by way of the data folder; its place is purelib or platlib."
+            yield view.finding("error", CHECK, message, wheel_member.name)
 
     allowed = find_allowed(view.name.distribution, policy.allowed)
-    if allowed is None:
-        yield from _find_shared_names(view, installation)
-    else:
+    if allowed is not None:
         yield from _find_unexpected(view, installation, allowed)
+        return
+    for name, member in installation.top_level.items():
+        if module_name(name, member) in SHARED_NAMES:
+            message = f"{name} is a top-level name that many wheels have: the one installed last wins."
+            yield view.finding("warning", CHECK, message, member)
 
 
 def read_installation(view: WheelView) -> Installation:
@@ -158,10 +167,9 @@ def read_installation(view: WheelView) -> Installation:
 def installed_path(member: str) -> str | None:
     """Return a member's path below site-packages, by whichever way it gets there; None where it does not."""
     parts = member.split("/")
-    if not parts[0].endswith(".data") or not parts[2:]:
-        return member
-    if parts[1] in {"purelib", "platlib"}:
-        return "/".join(parts[2:])
+    path = path_in_site_packages(member)
+    if path or not parts[2:]:
+        return path or member
     for position, folder in enumerate(parts[:-1]):
         if parts[1] == "data" and folder in _SITE_FOLDERS:
             return "/".join(parts[position + 1 :])
@@ -190,11 +198,10 @@ def _find_startup_code(
             continue
         if name.endswith(".pth") or module_name(name, member) in STARTUP_MODULES:
             addition = f'startup_files.{distribution} = ["{name}"]'
-            message = f"{name} is read whenever Python starts. {_how_to_allow(addition)}"
             yield view.finding(
                 "error",
                 CHECK,
-                message,
+                f"{name} is read whenever Python starts. {_how_to_allow(addition)}",
                 member,
             )
 
@@ -233,36 +240,10 @@ def _find_installers(view: WheelView, installation: Installation) -> Iterator[Fi
             program = program.rstrip("0123456789.-")
         owner = INSTALLER_PROGRAMS.get(program)
         if owner is not None and owner != distribution:
-            message = f"A program named {name} would replace that of {owner}."
             yield view.finding(
                 "error",
                 CHECK,
-                message,
-                member,
-            )
-
-
-def _find_hidden_members(view: WheelView) -> Iterator[Finding]:
-    for member in view.members:
-        parts = member.name.split("/")
-        if parts[0].endswith(".data") and parts[1:2] == ["data"] and installed_path(member.name) is not None:
-            message = "It gets into site-packages by way of the data folder; its place is purelib or platlib."
-            yield view.finding(
-                "error",
-                CHECK,
-                message,
-                member.name,
-            )
-
-
-def _find_shared_names(view: WheelView, installation: Installation) -> Iterator[Finding]:
-    for name, member in installation.top_level.items():
-        if module_name(name, member) in SHARED_NAMES:
-            message = f"{name} is a top-level name that many wheels have: the one installed last wins."
-            yield view.finding(
-                "warning",
-                CHECK,
-                message,
+                f"A program named {name} would replace that of {owner}.",
                 member,
             )
 
@@ -330,11 +311,10 @@ def _report_unexpected(
     for name, member in members.items():
         if not matches(name, patterns):
             addition = f'allowed.{distribution}.{key} = ["{name}"]'
-            message = f"{distribution} has no {kind} {name}. {_how_to_allow(addition)}"
             yield view.finding(
                 "error",
                 CHECK,
-                message,
+                f"{distribution} has no {kind} {name}. {_how_to_allow(addition)}",
                 member,
             )
 

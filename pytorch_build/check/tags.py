@@ -99,11 +99,10 @@ def _find_extensions_of_other_pythons(view: WheelView) -> Iterator[Finding]:
     for member in view.members:
         match = _EXTENSION.search(member.name)
         if match is not None and f"cp{match[1]}" not in abis:
-            message = f"It is for cp{match[1]}, the wheel for {', '.join(sorted(abis))}."
             yield view.finding(
                 "error",
                 CHECK,
-                message,
+                f"It is for cp{match[1]}, the wheel for {', '.join(sorted(abis))}.",
                 member.name,
             )
 

@@ -111,8 +111,11 @@ def _find_shared_files(wheels: Sequence[Path], policy: Policy) -> Iterator[Findi
     for path in wheels:
         for place, file in _installed_files(path):
             first_file = first_files.setdefault(place, file)
-            is_same = first_file.digest == file.digest
-            if not is_same and not _replaces(first_file.distribution, file.distribution, policy):
+            if first_file.digest == file.digest or first_file.distribution == file.distribution:
+                continue
+            # Nobody installs both where one is the other by another name.
+            allowed = find_allowed(file.distribution, policy.allowed)
+            if allowed is None or first_file.distribution not in allowed.replaces:
                 shared_paths[first_file.wheel, file.wheel].append(place)
 
     for (first_wheel, wheel), paths in shared_paths.items():
@@ -135,15 +138,3 @@ def _installed_files(path: Path) -> Iterator[tuple[str, _InstalledFile]]:
         place = installed_path(member)
         if place is not None and row is not None and ".dist-info/" not in place:
             yield place, _InstalledFile(wheel=path.name, distribution=distribution, digest=row.digest)
-
-
-def _replaces(
-    first_distribution: str,
-    distribution: str,
-    policy: Policy,
-) -> bool:
-    """Return whether nobody installs both, as one is the other by another name."""
-    if first_distribution == distribution:
-        return True
-    allowed = find_allowed(distribution, policy.allowed)
-    return allowed is not None and first_distribution in allowed.replaces

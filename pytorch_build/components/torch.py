@@ -165,6 +165,13 @@ def _variables(
 ) -> dict[str, str]:
     """Return the variables of torch's build."""
     attention = "ON" if has_attention else "OFF"
+    # What the wheel requires besides upstream's requirements.
+    requirements: list[str] = []
+    if facts.rocm:
+        requirements.append(f"rocm[libraries]=={facts.rocm.version}")
+    if (triton_version := inputs.version_of("triton")) is not None:
+        requirements.append(f"triton=={triton_version}")
+
     env = {
         "USE_ROCM": "ON" if facts.rocm else "OFF",
         "USE_CUDA": "OFF",
@@ -174,7 +181,7 @@ def _variables(
         "BUILD_TEST": facts.variable("BUILD_TEST") or "0",
         "PYTORCH_BUILD_VERSION": inputs.version,
         "PYTORCH_BUILD_NUMBER": "1",
-        "PYTORCH_EXTRA_INSTALL_REQUIREMENTS": "|".join(_wheel_requirements(inputs, facts)),
+        "PYTORCH_EXTRA_INSTALL_REQUIREMENTS": "|".join(requirements),
         "USE_FLASH_ATTENTION": attention,
         "USE_MEM_EFF_ATTENTION": attention,
     }
@@ -185,14 +192,6 @@ def _variables(
         return env
 
     return env | _rocm_flags(facts) | rocm_library_variables(facts)
-
-
-def _wheel_requirements(inputs: BuildInputs, facts: BuildFacts) -> Iterator[str]:
-    """Yield what the wheel requires besides upstream's requirements."""
-    if facts.rocm:
-        yield f"rocm[libraries]=={facts.rocm.version}"
-    if (triton_version := inputs.version_of("triton")) is not None:
-        yield f"triton=={triton_version}"
 
 
 def _rocm_flags(facts: BuildFacts) -> dict[str, str]:

@@ -36,14 +36,12 @@ def refuse_collisions_of_jobs(jobs: Sequence[PlannedJob], locks: Mapping[str, So
             wheel_label = f"{name_and_version} for Python {job.python} in {job.artifact_group}"
             sources = _describe_sources(component, lock, gpu=is_for_gpus)
             jobs_by_sources = jobs_of_wheels.setdefault(wheel_label, {})
-            job_names = jobs_by_sources.setdefault(sources, [])
-            job_names.append(job.name)
+            jobs_by_sources.setdefault(sources, []).append(job.name)
 
     collisions: list[str] = []
     for wheel_label, jobs_by_sources in jobs_of_wheels.items():
         if len(jobs_by_sources) > 1:
-            collision = _describe_collision(wheel_label, jobs_by_sources)
-            collisions.append(collision)
+            collisions.append(_describe_collision(wheel_label, jobs_by_sources))
     if collisions:
         listing = "\n".join(collisions)
         raise SourceError(

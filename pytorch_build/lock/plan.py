@@ -45,13 +45,13 @@ def complete_plan(plan: Plan, resolve_lock: ResolveLock) -> tuple[Plan, Locks]:
         digests[platform] = {torch_ref: lock.digest() for torch_ref, lock in platform_locks.items()}
 
     jobs: list[PlannedJob] = []
-    for job in plan.cells:
+    for job in plan.jobs:
         if job.stage.endswith("rocm"):
             jobs.append(job)
             continue
         jobs.append(job.model_copy(update={"versions": versions[_wheel_set(job)]}))
 
-    changes = {"cells": tuple(jobs), "locks": digests}
+    changes = {"jobs": tuple(jobs), "locks": digests}
     return plan.model_copy(update=changes), locks
 
 
@@ -80,6 +80,5 @@ def _versions_of_wheels(job: PlannedJob, locks: Mapping[str, SourceLock]) -> dic
     is_for_gpus = job.gpu_family != CPU
     versions: dict[str, str] = {}
     for component in built_components(job):
-        distribution = component.distribution
-        versions[distribution] = lock.version(component.name, gpu=is_for_gpus)
+        versions[component.distribution] = lock.version(component.name, gpu=is_for_gpus)
     return versions

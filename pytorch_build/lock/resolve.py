@@ -233,8 +233,7 @@ class _Search:
             commit = versions.parse_commit_pin(text, place)
         else:
             rows = versions.parse_related_commits(text or "", place)
-            distribution = COMPONENTS[source.project].distribution
-            row = rows.get(distribution)
+            row = rows.get(COMPONENTS[source.project].distribution)
             if row is None:
                 if self.require_related_commit:
                     raise self._missing_pin(source)
@@ -331,4 +330,8 @@ def prebuilt(project: str, requirement: str) -> LockedProject:
         is_pinned = specifier.operator == "==" and not specifier.version.endswith("*")
         if is_pinned:
             base_version = specifier.version.partition("+")[0]
-    return LockedProject(project=project, prebuilt=requirement, base_version=base_version)
+    return LockedProject(
+        project=project,
+        prebuilt=requirement,
+        base_version=base_version,
+    )

@@ -73,8 +73,7 @@ class SourceLock(Document):
 
     def digest(self) -> str:
         """Return the hex SHA-256 of the lock's canonical JSON without the time."""
-        document = self.model_dump(mode="json", exclude={"resolved"})
-        return files.digest_of(document)
+        return files.digest_of(self.model_dump(mode="json", exclude={"resolved"}))
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -122,8 +121,7 @@ class SourceLock(Document):
 
     def compact(self) -> str:
         """Return the lock and its digest as one line, for a job output or an environment variable."""
-        document = self.model_dump(mode="json")
-        return compact({"digest": self.digest(), "lock": document})
+        return compact({"digest": self.digest(), "lock": self.model_dump(mode="json")})
 
     @classmethod
     def from_compact(cls, text: str) -> SourceLock:

@@ -47,50 +47,30 @@ def stored_lock(context: Context, *, renewed: bool = False) -> SourceLock | None
     be `renewed` may have others where the refs data has changed.
     """
     ref = context.ref
-    place = PASSED
-    lock = _passed_lock(ref)
-    if lock is None:
+    passed_line = environment().get(PASSED)
+    if passed_line:
+        place = PASSED
+        lock: SourceLock | None = SourceLock.from_compact(passed_line)
+    else:
         place = context.common.outputs.source_lock_key(ref.name)
-        store = context.common.open_for_reading()
-        lock = _read_lock(store, place)
+        lock = _read_lock(context.common.open_for_reading(), place)
     if lock is not None:
-        _require_safe_origins(lock, ref, place=place, renewed=renewed)
+        if lock.torch_ref != ref.name:
+            raise UsageError(f"{place} is for torch ref {lock.torch_ref}, not {ref.name}.")
+        for name, locked in lock.projects.items():
+            source = ref.projects.get(name)
+            is_of_refs_data = source is not None and source.origin == locked.origin
+            is_replaced = renewed and not _is_same_source(locked, ref)
+            if not locked.prebuilt and not is_of_refs_data and not is_replaced:
+                require_safe(locked.origin, f"{place}: projects.{name}.origin")
     return lock
-
-
-def _passed_lock(ref: TorchRef) -> SourceLock | None:
-    line = environment().get(PASSED)
-    if not line:
-        return None
-    lock = SourceLock.from_compact(line)
-    if lock.torch_ref != ref.name:
-        raise UsageError(f"{PASSED} is for torch ref {lock.torch_ref}, not {ref.name}.")
-    return lock
-
-
-def _require_safe_origins(
-    lock: SourceLock,
-    ref: TorchRef,
-    *,
-    place: str,
-    renewed: bool,
-) -> None:
-    """Refuse a lock with an origin that the refs data does not name; one that is renewed may lose it."""
-    for name, locked in lock.projects.items():
-        source = ref.projects.get(name)
-        if locked.prebuilt or (source is not None and source.origin == locked.origin):
-            continue
-        if renewed and not _is_same_source(locked, ref):
-            continue
-        require_safe(locked.origin, f"{place}: projects.{name}.origin")
 
 
 def _read_lock(store: Store, key: str) -> SourceLock | None:
     """Return the lock at a key; None where there is none."""
     if store.find(key) is None:
         return None
-    document = store.read(key).decode()
-    return parse_json(document, SourceLock, where=key)
+    return parse_json(store.read(key).decode(), SourceLock, where=key)
 
 
 def serving_lock(context: Context, options: RocmOptions) -> SourceLock | None:
@@ -207,8 +187,7 @@ def source_lock(
 
 def with_components(context: Context, *components: str) -> Context:
     """Widen a context's ref by components that a stage was asked for by name."""
-    ref = context.ref.only({*context.ref.components, *components})
-    return replace(context, ref=ref)
+    return replace(context, ref=context.ref.only({*context.ref.components, *components}))
 
 
 def _kept_projects(
@@ -244,8 +223,7 @@ def _at_kept_commits(ref: TorchRef, kept_projects: Mapping[str, LockedProject]) 
             pin="",
         )
     # What was asked for by name once stays locked, too.
-    components = {*ref.components, *kept_projects}
-    return replace(ref, projects=sources).only(components)
+    return replace(ref, projects=sources).only({*ref.components, *kept_projects})
 
 
 def _with_names(
@@ -278,8 +256,7 @@ def _locks_of_other_refs(common: Common, refs: Collection[str]) -> Sequence[Sour
         key = stored_file.key
         if not is_source_lock(key) or key in keys_of_refs:
             continue
-        document = store.read(key).decode()
-        lock = parse_json(document, SourceLock, where=key)
+        lock = parse_json(store.read(key).decode(), SourceLock, where=key)
         locks.append(lock)
     return locks
 

@@ -109,8 +109,7 @@ def _parse_row(line: str, place: str) -> RelatedCommit:
 
 def parse_commit_pin(text: str, place: str) -> str:
     """Return the commit that a pin file holds, as ``triton.txt`` does."""
-    content = text.removeprefix(_BYTE_ORDER_MARK)
-    commit = content.strip().lower()
+    commit = text.removeprefix(_BYTE_ORDER_MARK).strip().lower()
     if not is_commit(commit):
         first_line = _quote_first_line(text)
         raise SourceError(f"{place}: expected one commit (40 hex digits), found {first_line}.")
@@ -119,8 +118,7 @@ def parse_commit_pin(text: str, place: str) -> str:
 
 def parse_version(text: str, place: str) -> str:
     """Return the version that a file holds, in normal form: one of PEP 440 without a local part."""
-    content = text.removeprefix(_BYTE_ORDER_MARK)
-    version_text = content.strip()
+    version_text = text.removeprefix(_BYTE_ORDER_MARK).strip()
     try:
         version = Version(version_text)
     except InvalidVersion as problem:

@@ -312,14 +312,19 @@ def _torch_ref(name: str, plain_table: Mapping[str, Any], file: Path, platform: 
         "linux": table.linux or PlatformTable(),
         "windows": table.windows or PlatformTable(),
     }
-    components = _named_components(table, platform_tables[platform], platform)
+    # As that platform's row says, or the ref, or the components.
+    names = platform_tables[platform].components
+    if names is None:
+        names = table.components
+    if names is None:
+        names = tuple(component.name for component in COMPONENTS.values() if platform in component.platforms)
     return TorchRef(
         name=name,
         projects=projects,
         components=tuple(
             component
             for component in COMPONENTS
-            if component in components and component in projects and not projects[component].prebuilt
+            if component in names and component in projects and not projects[component].prebuilt
         ),
         pythons=table.pythons or embedded().refs["nightly"].pythons,
         platforms={each: platform_tables[each].status for each in PLATFORMS},
@@ -346,15 +351,6 @@ def _require_sources(name: str, table: RefTable, projects: Mapping[str, ProjectS
         if component not in projects:
             hint = f"Add a table {key_path(('refs', name, component))}."
             raise DataError(f"{where}: {component!r} has no source.", hint=hint)
-
-
-def _named_components(table: RefTable, platform_table: PlatformTable, platform: str) -> Iterable[str]:
-    """Return what a ref builds on a platform: as that platform's row says, the ref, or the components."""
-    if platform_table.components is not None:
-        return platform_table.components
-    if table.components is not None:
-        return table.components
-    return [name for name, component in COMPONENTS.items() if platform in component.platforms]
 
 
 def _project_source(name: str, project: str, table: ProjectTable, file: Path, platform: str) -> ProjectSource:

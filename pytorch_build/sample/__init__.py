@@ -10,7 +10,7 @@ other projects, so torch comes last.
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -98,19 +98,12 @@ def _read_templates(name: str) -> Mapping[str, bytes]:
     """
     root = TEMPLATES / name
     contents: dict[str, bytes] = {}
-    for path in _template_files(root):
+    for path in root.rglob("*"):
+        if not path.is_file() or "__pycache__" in path.parts:
+            continue
         parts = [re.sub("^dot_", ".", part) for part in path.relative_to(root).parts]
-        content = path.read_bytes()
-        contents["/".join(parts)] = content.replace(b"\r\n", b"\n")
+        contents["/".join(parts)] = path.read_bytes().replace(b"\r\n", b"\n")
     return dict(sorted(contents.items()))
-
-
-def _template_files(root: Path) -> Iterator[Path]:
-    for folder, subfolders, names in os.walk(root):
-        if "__pycache__" in subfolders:
-            subfolders.remove("__pycache__")
-        for name in names:
-            yield Path(folder, name)
 
 
 def _is_current(folder: Path, digest: str) -> bool:
@@ -220,8 +213,7 @@ def _run_git(path: Path, work_tree: Path, *arguments: str) -> str:
     command = ["git"]
     for setting in _SETTINGS:
         command += ["-c", setting]
-    folders = {"GIT_DIR": str(path), "GIT_WORK_TREE": str(work_tree)}
-    env = _fixed_environment() | folders
+    env = _fixed_environment() | {"GIT_DIR": str(path), "GIT_WORK_TREE": str(work_tree)}
     return process.capture([*command, *arguments], cwd=work_tree, env=env).stdout.strip()
 
 

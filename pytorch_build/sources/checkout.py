@@ -117,8 +117,7 @@ def unchanged_tree(locked: LockedProject, tree: Path, options: CheckoutOptions) 
 
 
 def _repository(locked: LockedProject, tree: Path, options: CheckoutOptions) -> Repository:
-    settings = options.origins.settings(locked.origin)
-    return Repository(path=tree.absolute(), settings=settings)
+    return Repository(path=tree.absolute(), settings=options.origins.settings(locked.origin))
 
 
 def upstream_commit(tree: Path) -> str:
@@ -156,8 +155,7 @@ def building(tree: Path) -> Iterator[None]:
             head = git.commit_of(HIPIFY_TAG) or upstream
             git.run("update-ref", "--no-deref", "HEAD", head)
             for repository in repositories:
-                untracked_paths = set(repository.untracked())
-                new_paths = untracked_paths - untracked_before[repository.path]
+                new_paths = set(repository.untracked()) - untracked_before[repository.path]
                 _exclude(repository, sorted(new_paths))
             _write_state(git, state)
 
@@ -171,8 +169,7 @@ def _exclude(git: Repository, paths: Sequence[str]) -> None:
     """Let git ignore files of a repository from now on."""
     if not paths:
         return
-    git_folder = git.out("rev-parse", "--git-dir")
-    exclude_file = git.path / git_folder / "info" / "exclude"
+    exclude_file = git.path / git.out("rev-parse", "--git-dir") / "info" / "exclude"
     text = ""
     if exclude_file.is_file():
         text = exclude_file.read_text(encoding="utf-8")
@@ -232,14 +229,18 @@ def _find_unchanged(
     if head != locked.commit:
         expected_commits[HIPIFY_TAG] = head
     names = [f"{name}^{{commit}}" for name in expected_commits]
-    rev_parse = git.run("rev-parse", *names, check=False)
-    commits = rev_parse.stdout.split()
+    commits = git.run("rev-parse", *names, check=False).stdout.split()
     if commits != list(expected_commits.values()):
         return None
 
     if edits.has_hidden_files(git) or not edits.is_clean(git, submodules=True):
         return None
-    return SourceTree(path=git.path, commit=locked.commit, head=head, changed_by_checkout=False)
+    return SourceTree(
+        path=git.path,
+        commit=locked.commit,
+        head=head,
+        changed_by_checkout=False,
+    )
 
 
 # --- A checkout -------------------------------------------------------------------------------
@@ -259,7 +260,11 @@ class _Checkout:
         self._fetch()
         repositories = [*submodules(git), git]
         stashes = self._settle_edits(repositories, was_interrupted=was_interrupted)
-        self._settle_commits(repositories)
+        # The user's commits are kept as branches where that was requested, and refused otherwise.
+        for repository in repositories:
+            commits = edits.commits_of_user(repository, self._tool_commits(repository))
+            if commits:
+                edits.keep_or_refuse_commits(repository, commits, force=self.options.force)
 
         request = _describe_request(self.locked, self.options)
         _write_state(git, {"request": request, "head": None})
@@ -296,8 +301,7 @@ class _Checkout:
             )
 
         _remove_stale_locks(folder)
-        address = self.options.origins.address(self.locked.origin)
-        git.init(address)
+        git.init(self.options.origins.address(self.locked.origin))
         if git.commit_of("HEAD") is None:
             _write_state(git, {"head": None})
             return True
@@ -308,8 +312,7 @@ class _Checkout:
         git = self.git
         commit = self.locked.commit
         depth = self.options.depth
-        answer = git.out("rev-parse", "--is-shallow-repository")
-        is_shallow = answer == "true"
+        is_shallow = git.out("rev-parse", "--is-shallow-repository") == "true"
         lacks_history = depth == 0 and is_shallow
         has_commit = git.commit_of(commit) is not None
         if has_commit and not lacks_history:
@@ -355,14 +358,6 @@ class _Checkout:
                 edits.refuse_edits(repository, paths)
             stashes[repository.path] = edits.stash_edits(repository)
         return stashes
-
-    def _settle_commits(self, repositories: Sequence[Repository]) -> None:
-        """Keep the user's commits as branches where that was requested, and stop at them otherwise."""
-        for repository in repositories:
-            tool_commits = self._tool_commits(repository)
-            commits = edits.commits_of_user(repository, tool_commits)
-            if commits:
-                edits.keep_or_refuse_commits(repository, commits, force=self.options.force)
 
     def _tool_commits(self, git: Repository) -> Sequence[str]:
         """List the commits that a checkout of ours put into a repository of the tree."""
@@ -426,8 +421,7 @@ class _Checkout:
 
         untracked_before: dict[Path, set[str]] = {}
         for repository in repositories:
-            untracked_paths = hipify.all_untracked(repository)
-            untracked_before[repository.path] = set(untracked_paths)
+            untracked_before[repository.path] = set(hipify.all_untracked(repository))
         hipify.hipify(git.path)
         date = git.out("show", "--no-patch", "--format=%cI", commit)
         hipified = hipify.commit_hipified(git, date, untracked_before)

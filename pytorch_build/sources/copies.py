@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core import console, files
-from core.errors import ProcessError, SourceError
+from core.errors import ProcessError
 from pytorch_build.sources.git import Repository
 from pytorch_build.sources.quoting import quote
 from pytorch_build.sources.snapshots import Snapshot, SnapshotStore, take_snapshot
@@ -61,11 +61,6 @@ class TreeCopy:
                 snapshot = take_snapshot(self.source, self._snapshots)
                 console.say(f"{self.cache} was damaged; it is made anew.")
                 return snapshot
-
-    def require_unchanged(self, snapshot: Snapshot) -> None:
-        """Refuse a developer's tree that is no longer as it was when its build was planned."""
-        if self.snapshot() != snapshot:
-            raise SourceError(f"{self.source} changed while its build began.", hint="Run it again.")
 
     def update(self, snapshot: Snapshot) -> None:
         """Make the files of the copy those of a snapshot that was taken of its tree.
@@ -135,8 +130,7 @@ class TreeCopy:
             copied_tree_hash = self._run("write-tree", "--missing-ok").strip()
         if copied_tree_hash == tree_hash:
             return
-        state = {"source": str(self.source), "tree": tree_hash}
-        files.write_json(self.path / STATE, state)
+        files.write_json(self.path / STATE, {"source": str(self.source), "tree": tree_hash})
         if copied_tree_hash is not None:
             try:
                 # Files that are the same in both trees are left alone, whatever builds made of them.

@@ -55,14 +55,12 @@ def is_clean(git: Repository, *, submodules: bool = False) -> bool:
 
 def has_hidden_files(git: Repository) -> bool:
     """Return whether git is told not to look at files of a tree or its submodules."""
-    rows = git.names("ls-files", "-v", "-z", "--recurse-submodules")
-    return any(map(_is_hidden, rows))
+    return any(map(_is_hidden, git.names("ls-files", "-v", "-z", "--recurse-submodules")))
 
 
 def show_hidden_files(git: Repository) -> None:
     """Let git look at every file of a repository: the bytes in the tree decide what is an edit."""
-    rows = git.names("ls-files", "-v", "-z")
-    hidden_rows = list(filter(_is_hidden, rows))
+    hidden_rows = list(filter(_is_hidden, git.names("ls-files", "-v", "-z")))
     if not hidden_rows:
         return
     names = "".join(f"{row[2:]}\0" for row in hidden_rows)

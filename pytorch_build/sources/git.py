@@ -147,11 +147,13 @@ class Repository:
         path: The folder, which is the repository's top.
         settings: Settings (``name=value``) of every command.
         managed: Whether the user's configuration may not change what is done.
+        is_bare: Whether it has no tree: git must not have to find out (safe.bareRepository=explicit).
     """
 
     path: Path
     settings: tuple[str, ...] = ()
     managed: bool = True
+    is_bare: bool = False
 
     def run(
         self,
@@ -168,23 +170,22 @@ class Repository:
         options: list[str] = []
         for setting in settings:
             options += ["-c", setting]
+        if self.is_bare:
+            options.append("--git-dir=.")
 
+        # A damaged repository must not lead git to the one that it lies in: managed ones lie in a checkout.
+        ceiling = {"GIT_CEILING_DIRECTORIES": str(self.path.absolute().parent)}
         try:
             return process.capture(
                 ["git", *options, *arguments],
                 cwd=self.path,
-                env={**self._environment(), **(env or {})},
+                env={**environment(), **ceiling, **(env or {})},
                 stdin=stdin,
                 check=check,
                 timeout=timeout,
             )
         except ProcessError as problem:
             raise self._error(problem, arguments, timeout) from problem
-
-    def _environment(self) -> Mapping[str, str]:
-        # A damaged repository must not lead git to the one that it lies in: managed ones lie in a checkout.
-        parent = self.path.absolute().parent
-        return {**environment(), "GIT_CEILING_DIRECTORIES": str(parent)}
 
     def _error(
         self,
@@ -402,7 +403,7 @@ class Reader:
         name = files.sha256_text(address)[:16]
         path = self.cache / name
         settings = self.origins.settings(origin)
-        repository = Repository(path=path, settings=settings)
+        repository = Repository(path=path, settings=settings, is_bare=True)
 
         lock = self.cache / f"{name}.lock"
         with files.locked(lock, what=f"the cache of {origin}"):

@@ -75,8 +75,7 @@ class SnapshotStore:
         complete_file = self.path / "complete"
         if not complete_file.is_file():
             self.path.mkdir(parents=True, exist_ok=True)
-            git = Repository(path=self.path)
-            git.run("init", "--quiet", "--bare", "--template=")
+            Repository(path=self.path).run("init", "--quiet", "--bare", "--template=")
             files.write_text(self.path / "info" / "attributes", _NO_FILTERS)
             files.write_text(complete_file, "")
         for lock in self.path.glob("*.lock"):
@@ -160,15 +159,6 @@ class _Part:
         return self.repository.path
 
 
-def require_checkout(tree: Path) -> None:
-    """Refuse a folder that is no repository of git."""
-    hint = "Give the folder of a git checkout of the project."
-    if not tree.is_dir():
-        raise SourceError(f"{tree} does not exist.", hint=hint)
-    if not (tree / ".git").exists():
-        raise SourceError(f"{tree} is not a git repository, so what is built could not be named.", hint=hint)
-
-
 def _describe(folder: Path, *, path: str, named_commit: str | None) -> _Part:
     """Return the facts of a repository of the tree; `named_commit` is what its parent names."""
     repository = Repository(path=folder, managed=False)
@@ -211,6 +201,15 @@ def _unreadable(folder: Path, problem: ProcessError) -> SourceError:
 # --- Taking a snapshot ------------------------------------------------------------------------
 
 
+def require_checkout(tree: Path) -> None:
+    """Refuse a folder that is no repository of git."""
+    hint = "Give the folder of a git checkout of the project."
+    if not tree.is_dir():
+        raise SourceError(f"{tree} does not exist.", hint=hint)
+    if not (tree / ".git").exists():
+        raise SourceError(f"{tree} is not a git repository, so what is built could not be named.", hint=hint)
+
+
 def take_snapshot(tree: Path, store: SnapshotStore) -> Snapshot:
     """Read all files of a developer's tree into a tree of git; only those are read that have changed."""
     require_checkout(tree)
@@ -235,7 +234,11 @@ def take_snapshot(tree: Path, store: SnapshotStore) -> Snapshot:
         files.write_json(facts_file, reading.facts)
     inner_trees = dict(reading.trees)
     top_tree = inner_trees.pop("")
-    return Snapshot(commit=top.commit, tree_hash=_graft(store, top_tree, inner_trees), edited=edited)
+    return Snapshot(
+        commit=top.commit,
+        tree_hash=_graft(store, top_tree, inner_trees),
+        edited=edited,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,10 +268,9 @@ class _Reading:
         yield part
 
         for path, named_commit in inner_commits.items():
-            inner_path = f"{part.path}/{path}".lstrip("/")
             inner_part = _describe(
                 part.folder / path,
-                path=inner_path,
+                path=f"{part.path}/{path}".lstrip("/"),
                 named_commit=named_commit,
             )
             yield from self.read_parts(inner_part)
@@ -294,15 +296,13 @@ class _Reading:
         if unpacked_submodules:
             # Files that were unpacked in the place of a submodule are the tree's own.
             index = self._copy_index(index)
-            names = map(quote, unpacked_submodules)
-            self._update_index(part, index, names, "--force-remove")
+            self._update_index(part, index, map(quote, unpacked_submodules), "--force-remove")
 
         changed_names: list[str] = []
         for name in self._changed_names(part, index):
             path = unquote(name)
             if path.endswith("/"):
-                inner_path = path.rstrip("/")
-                inner_commits[inner_path] = None
+                inner_commits[path.rstrip("/")] = None
                 continue
             is_file = (part.folder / path).is_file()
             if is_file or path not in submodules:
@@ -314,8 +314,7 @@ class _Reading:
             index = self._copy_index(index)
             options = ("--add", "--remove", "--replace")
             self._update_index(part, index, changed_names, *options)
-            output = self.store.run("write-tree", "--missing-ok", index=index)
-            tree = output.strip()
+            tree = self.store.run("write-tree", "--missing-ok", index=index).strip()
         self.trees[part.path] = tree
         return inner_commits
 
@@ -394,8 +393,7 @@ class _Reading:
             command.append(f"--exclude-from={excludes}")
         output = self.store.run(*command, folder=part.folder, index=index)
         # A changed file that is ignored no more is listed twice.
-        names = set(output.splitlines())
-        return sorted(names, key=unquote)
+        return sorted(set(output.splitlines()), key=unquote)
 
     # --- Edits --------------------------------------------------------------------------------
 
@@ -411,8 +409,7 @@ class _Reading:
             return known_count
 
         if base_commit is None or not self.store.has_object(f"{base_commit}^{{commit}}"):
-            listing = self.store.run("ls-tree", "-r", "--full-tree", tree)
-            count = len(listing.splitlines())
+            count = len(self.store.run("ls-tree", "-r", "--full-tree", tree).splitlines())
         else:
             difference = self.store.run(
                 "diff-tree",
@@ -423,8 +420,7 @@ class _Reading:
                 tree,
             )
             rows = difference.splitlines()
-            filtered_count = self._count_filtered(part.repository, base_commit, rows)
-            count = len(rows) - filtered_count
+            count = len(rows) - self._count_filtered(part.repository, base_commit, rows)
         self.facts[fact_name] = count
         return count
 

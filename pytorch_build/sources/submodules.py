@@ -56,8 +56,7 @@ def submodule_folders(git: Repository) -> Mapping[str, Path]:
         folder = git.path / path
         if not folder.resolve().is_relative_to(git.path.resolve()):
             raise SourceError(f"{git.path}: .gitmodules names a folder outside the tree, {folder}.")
-        name = key.removeprefix("submodule.").removesuffix(".path")
-        folders[name] = folder
+        folders[key.removeprefix("submodule.").removesuffix(".path")] = folder
     return folders
 
 
@@ -111,8 +110,7 @@ def remove_former_submodules(folders: Iterable[Path], git: Repository) -> None:
 
 def _remove_broken_clones(git: Repository) -> None:
     """Remove submodules that have no commit, and repositories of submodules that have no folder."""
-    git_folder = git.out("rev-parse", "--git-dir")
-    modules = git.path / git_folder / "modules"
+    modules = git.path / git.out("rev-parse", "--git-dir") / "modules"
     for name, folder in submodule_folders(git).items():
         clone = modules / name
         inner = replace(git, path=folder)

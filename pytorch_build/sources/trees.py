@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from core import files
 from core.data import read_text
-from core.errors import EnvironmentSetupError, FatalError, origin
+from core.errors import EnvironmentSetupError, FatalError, SourceError, origin
 from pytorch_build.components import COMPONENTS
 from pytorch_build.lock import versions
 from pytorch_build.lock.stored import origins
@@ -88,7 +88,9 @@ class DevelopersTree:
     def checked_out(self) -> Iterator[Path]:
         """Bring the copy up to date, and build in it one at a time."""
         with _build_lock(self.path):
-            self.copy.require_unchanged(self.snapshot)
+            if self.copy.snapshot() != self.snapshot:
+                source = self.copy.source
+                raise SourceError(f"{source} changed while its build began.", hint="Run it again.")
             self.copy.update(self.snapshot)
             if self.hipify and hipify.can_hipify(self.path):
                 hipify.hipify(self.path)
@@ -157,7 +159,11 @@ def tree_copy(context: Context, project: str, tree: Path) -> TreeCopy:
     """Return the copy in which a developer's tree is built."""
     path = place(context, project, tree).absolute()
     cache = context.common.cache / "snapshots" / path.name
-    return TreeCopy(source=tree.absolute(), path=path, cache=cache)
+    return TreeCopy(
+        source=tree.absolute(),
+        path=path,
+        cache=cache,
+    )
 
 
 def managed_tree(request: BuildRequest) -> ManagedTree:
@@ -202,7 +208,12 @@ def developers_tree(request: BuildRequest, tree: Path) -> DevelopersTree:
         tagged=_adds_commit(tree, project),
     )
     does_hipify = context.gpu and context.ref.projects[project].hipify
-    return DevelopersTree(copy=copy, snapshot=snapshot, version=version, hipify=does_hipify)
+    return DevelopersTree(
+        copy=copy,
+        snapshot=snapshot,
+        version=version,
+        hipify=does_hipify,
+    )
 
 
 def _adds_commit(tree: Path, project: str) -> bool:

@@ -32,9 +32,11 @@ def gpu_of_file(path: str, targets: Collection[str]) -> str | None:
 
     `path` is one below the wheel's package, `targets` are those that the wheel has code for.
     """
-    gpu = _gpu_in_path(path)
-    if gpu is None:
+    matches = (rule.pattern.fullmatch(path) for rule in _load_table().files)
+    match = next(filter(None, matches), None)
+    if match is None:
         return None
+    gpu = match["gpu"]
     group = _group_of(gpu)
     if group is not None:
         is_served = any(group in parents(target) for target in targets)
@@ -42,14 +44,6 @@ def gpu_of_file(path: str, targets: Collection[str]) -> str | None:
     # What follows a target does not matter: MIOpen writes the number of compute units behind it.
     matching_targets = [target for target in targets if gpu.startswith(target)]
     return max(matching_targets, key=len, default=None)
-
-
-def _gpu_in_path(path: str) -> str | None:
-    for rule in _load_table().files:
-        match = rule.pattern.fullmatch(path)
-        if match is not None:
-            return match["gpu"]
-    return None
 
 
 def _group_of(gpu: str) -> str | None:

@@ -64,8 +64,7 @@ class SplitLayout:
         names = [host]
         tag = tag_of(host)
         for gpu in self.gpus:
-            distribution = self.device_distribution(gpu)
-            stem = file_stem(distribution, self.version)
+            stem = file_stem(self.device_distribution(gpu), self.version)
             names.append(f"{stem}-{tag}.whl")
         return names
 
@@ -98,16 +97,14 @@ class SplitLayout:
 
 def tag_of(wheel_name: str) -> str:
     """Return the tag in a wheel's file name."""
-    stem = wheel_name.removesuffix(".whl")
-    python, abi, platform = stem.split("-")[-3:]
+    python, abi, platform = wheel_name.removesuffix(".whl").split("-")[-3:]
     return f"{python}-{abi}-{platform}"
 
 
 def host_metadata(metadata: bytes, layout: SplitLayout) -> bytes:
     """Return the host's METADATA: that of the fat wheel, with the extras behind its other fields."""
     head, blank_line, body = metadata.decode().partition("\n\n")
-    lines = [head.rstrip("\n"), *layout.extra_fields(), ""]
-    new_head = "\n".join(lines)
+    new_head = "\n".join([head.rstrip("\n"), *layout.extra_fields(), ""])
     return (new_head + blank_line[1:] + body).encode()
 
 

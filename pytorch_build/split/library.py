@@ -250,11 +250,10 @@ class Library(ABC):
             magic, _version, address, _index = WRAPPER.unpack_from(self.data, offset)
             if magic != expected_magic:
                 raise SplitError(f"a wrapper of its device code has the magic {magic!r}")
-            pointer = section.address + offset - section.offset + _POINTER_IN_WRAPPER
             wrappers.append(
                 Wrapper(
                     offset=offset,
-                    pointer=pointer,
+                    pointer=section.address + offset - section.offset + _POINTER_IN_WRAPPER,
                     address=address,
                 )
             )

@@ -81,8 +81,15 @@ class PeLibrary(Library):
         self._table = self._optional + header.optional_size
         sections: list[Section] = []
         for index in range(header.sections):
-            row = pe.SECTION.unpack_from(data, self._header_of(index))
-            sections.append(_section(pe.SectionHeader(*row)))
+            section_header = pe.SectionHeader(*pe.SECTION.unpack_from(data, self._header_of(index)))
+            section = Section(
+                name=section_header.name,
+                address=section_header.address,
+                size=section_header.memory,
+                offset=section_header.offset,
+                filled=section_header.size,
+            )
+            sections.append(section)
         (image_base,) = ADDRESS.unpack_from(data, self._optional + _IMAGE_BASE)
         super().__init__(data, sections, image_base)
 
@@ -159,7 +166,10 @@ class PeLibrary(Library):
         code_index = [section.name for section in self.sections].index(self.CODE)
         code_header = self._header_of(code_index)
         hole = Hole(start=code.offset, length=self.sections[code_index].filled)
-        reference_header = self._room_for_header()
+        reference_header = self._header_of(len(self.sections))
+        first_content = min(section.offset for section in self.sections if section.filled)
+        if reference_header + pe.SECTION.size > first_content:
+            raise SplitError("its headers have no room for another section")
 
         end_of_memory = 0
         for section in self.sections:
@@ -191,21 +201,11 @@ class PeLibrary(Library):
         for wrapper in code.wrappers:
             index = bundle_indexes[code.bundle_of(wrapper)]
             edits += edits_of_wrapper(wrapper, index, self.image_base + address)
-        padding = bytes(header.offset - old_end)
-        tail = padding + reference.ljust(header.size, b"\0")
         return HostLibrary(
             hole=hole,
             edits=edits,
-            tail=tail,
+            tail=bytes(header.offset - old_end) + reference.ljust(header.size, b"\0"),
         )
-
-    def _room_for_header(self) -> int:
-        """Return where the header of one more section goes."""
-        place = self._header_of(len(self.sections))
-        first_content = min(section.offset for section in self.sections if section.filled)
-        if place + pe.SECTION.size > first_content:
-            raise SplitError("its headers have no room for another section")
-        return place
 
     def _moved_pointers(self, hole: Hole) -> Iterator[tuple[int, bytes]]:
         """Yield corrections of what holds offsets in the file: sections, symbols, debug data.
@@ -226,13 +226,3 @@ class PeLibrary(Library):
 
         if any(self._directory(_CERTIFICATES)):
             yield self._place_of_directory(_CERTIFICATES), bytes(_DIRECTORY_SIZE)
-
-
-def _section(header: pe.SectionHeader) -> Section:
-    return Section(
-        name=header.name,
-        address=header.address,
-        size=header.memory,
-        offset=header.offset,
-        filled=header.size,
-    )

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import calendar
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -126,7 +126,13 @@ def plan_split(
     package = parse_wheel_name(fat_wheel.name).distribution
     libraries, code = take_apart(fat_wheel, scratch, search_paths)
     targets = tuple(sorted({processor(code_object.target) for code_object in code}))
-    device_files = _files_by_gpu(members.keys() - libraries.keys(), package, targets)
+    device_files: dict[str, list[str]] = {}
+    for name in sorted(members.keys() - libraries.keys()):
+        if not name.startswith(f"{package}/"):
+            continue
+        gpu = gpu_of_file(name.removeprefix(f"{package}/"), targets)
+        if gpu is not None:
+            device_files.setdefault(gpu, []).append(name)
 
     if epoch is None:
         modified = members[f"{listing.folder}/METADATA"].modified
@@ -148,22 +154,6 @@ def plan_split(
         ),
         epoch=epoch,
     )
-
-
-def _files_by_gpu(
-    members: Collection[str],
-    package: str,
-    targets: Collection[str],
-) -> dict[str, list[str]]:
-    inside = f"{package}/"
-    files: dict[str, list[str]] = {}
-    for name in sorted(members):
-        if not name.startswith(inside):
-            continue
-        gpu = gpu_of_file(name.removeprefix(inside), targets)
-        if gpu is not None:
-            files.setdefault(gpu, []).append(name)
-    return files
 
 
 def write_wheels(plan: SplitPlan, folder: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -80,8 +81,7 @@ class TorchWheel:
 def make(request: Request) -> Result:
     """Make a stand-alone wheel."""
     table = load_table()
-    wheel_name = parse_wheel_name(request.wheel.name)
-    version = texts.standalone_version(wheel_name.version, table.label)
+    version = texts.standalone_version(parse_wheel_name(request.wheel.name).version, table.label)
     wheel = _read_torch_wheel(request.wheel)
     device_members = _device_members(wheel, request)
 
@@ -103,11 +103,7 @@ def make(request: Request) -> Result:
     bundle = builder.build(loaded_first)
 
     licenses = texts.read_licenses(bundle.wheels)
-    copied_members = _join_members(
-        device_members,
-        _license_members(wheel, version, licenses),
-        _copied_members(wheel, bundle),
-    )
+    copied_members = {**device_members, **_members_of_rocm(wheel, version, licenses, bundle)}
 
     new_texts = _new_texts(wheel, [file.path_in_bundle for file in loaded_first], version, licenses)
     with temporary.folder("fat-wheel") as scratch:
@@ -198,8 +194,7 @@ def _require_device_code(wheel: TorchWheel, request: Request) -> None:
 
     missing_targets = set(required_targets)
     for path in request.devices:
-        distribution = parse_wheel_name(path.name).distribution
-        missing_targets.discard(device_target(distribution))
+        missing_targets.discard(device_target(parse_wheel_name(path.name).distribution))
     if missing_targets:
         targets = ", ".join(sorted(missing_targets))
         raise WheelError(
@@ -307,28 +302,22 @@ def _new_texts(
     return new_texts
 
 
-def _license_members(
+def _members_of_rocm(
     wheel: TorchWheel,
     version: str,
     licenses: Licenses,
+    bundle: Bundle,
 ) -> MembersByWheel:
+    """Return the members of ROCm's wheels that are copied as they are compressed: licences, files."""
     distribution = wheel.dist_info.partition("-")[0]
     folder = f"{distribution}-{version}.dist-info/licenses"
-    members: dict[Path, dict[str, str]] = {}
+    members: defaultdict[Path, dict[str, str]] = defaultdict(dict)
     for source, paths in licenses.files.items():
-        members[source] = {}
         for member, path in paths.items():
             members[source][member] = f"{folder}/{path}"
-    return members
-
-
-def _copied_members(wheel: TorchWheel, bundle: Bundle) -> MembersByWheel:
-    """Return the members of ROCm's wheels that are copied as they are compressed."""
-    members: dict[Path, dict[str, str]] = {}
     for path, file in bundle.files.items():
         if file.member is not None and path not in bundle.search:
-            names = members.setdefault(file.wheel_or_file, {})
-            names[file.member.name] = _name_in_wheel(wheel, path)
+            members[file.wheel_or_file][file.member.name] = _name_in_wheel(wheel, path)
     return members
 
 
@@ -342,21 +331,19 @@ def _compressed_members(
     for path, file in bundle.files.items():
         name = _name_in_wheel(wheel, path)
         if path in bundle.search:
-            source = libraries.with_search_path(file, bundle.search[path], scratch)
             members.append(
                 Member(
                     name=name,
-                    source=source,
+                    source=libraries.with_search_path(file, bundle.search[path], scratch),
                     executable=True,
                 )
             )
         elif file.member is None:
-            is_executable = bool(file.wheel_or_file.stat().st_mode & 0o111)
             members.append(
                 Member(
                     name=name,
                     source=file.wheel_or_file,
-                    executable=is_executable,
+                    executable=bool(file.wheel_or_file.stat().st_mode & 0o111),
                 )
             )
     return tuple(members)
@@ -364,11 +351,3 @@ def _compressed_members(
 
 def _name_in_wheel(wheel: TorchWheel, path: str) -> str:
     return f"{wheel.package}/{FOLDER}/{path}"
-
-
-def _join_members(*parts: MembersByWheel) -> dict[Path, dict[str, str]]:
-    members: dict[Path, dict[str, str]] = {}
-    for part in parts:
-        for wheel, names in part.items():
-            members.setdefault(wheel, {}).update(names)
-    return members

@@ -209,7 +209,19 @@ def read_rocm(
 
 def _read_tree(root: Path, platform: Platform) -> Rocm:
     """Return the files of an installed tree; links to files are followed."""
-    files = {file.path_in_bundle: file for file in _tree_files(root)}
+    files: dict[str, RocmFile] = {}
+    for top in _TREE_FOLDERS:
+        for folder, subfolders, names in os.walk(root / top, followlinks=False):
+            subfolders.sort()
+            for source in (Path(folder, name) for name in sorted(names)):
+                if source.is_file():
+                    path = source.relative_to(root).as_posix()
+                    files[path] = RocmFile(
+                        path_in_bundle=path,
+                        root="",
+                        wheel_or_file=source,
+                    )
+
     runtime = "amdhip64*.dll" if platform == "windows" else "libamdhip64.so*"
     if not any(PurePosixPath(path).match(runtime) for path in files):
         raise MissingInputError(
@@ -228,20 +240,6 @@ def _read_tree(root: Path, platform: Platform) -> Rocm:
         version=version,
         origin=str(root),
     )
-
-
-def _tree_files(root: Path) -> Iterator[RocmFile]:
-    for top in _TREE_FOLDERS:
-        for folder, subfolders, names in os.walk(root / top, followlinks=False):
-            subfolders.sort()
-            for name in sorted(names):
-                source = Path(folder, name)
-                if source.is_file():
-                    yield RocmFile(
-                        path_in_bundle=source.relative_to(root).as_posix(),
-                        root="",
-                        wheel_or_file=source,
-                    )
 
 
 def _read_wheels(

@@ -116,8 +116,7 @@ class BundleBuilder:
         self._files_by_glob: dict[str, list[RocmFile]] = {}
         self._files_by_name: defaultdict[str, list[RocmFile]] = defaultdict(list)
         for file in rocm.files.values():
-            name = self.key(file.name)
-            self._files_by_name[name].append(file)
+            self._files_by_name[self.key(file.name)].append(file)
 
     def find_library(self, glob: str) -> RocmFile | None:
         """Return a library by a path pattern, else by its file name anywhere, under its SONAME."""
@@ -135,7 +134,8 @@ class BundleBuilder:
         """Return ROCm's library of a name that `user` needs; note who needs it where ROCm has none."""
         files = self._files_by_name.get(self.key(name), [])
         if files:
-            return min(files, key=_distance_from_top)
+            # The nearest to the top.
+            return min(files, key=lambda file: (file.path_in_package.count("/"), file.path_in_bundle))
 
         self._users[name].append(user)
         return None
@@ -151,7 +151,11 @@ class BundleBuilder:
         while waiting:
             level = waiting
             self._libraries.update(level)
-            self._read_level(level)
+            unread_files = [file for path, file in level.items() if path not in self._binaries]
+            with ThreadPoolExecutor() as pool:
+                binaries = pool.map(self.read, unread_files)
+                for file, binary in zip(unread_files, binaries, strict=True):
+                    self._binaries[file.path_in_bundle] = binary
             waiting = {}
             for file in level.values():
                 for needed_file in self._take_needs(file):
@@ -180,13 +184,6 @@ class BundleBuilder:
     def key(self, name: str) -> str:
         """Return what names are compared by: on Windows, letter case does not count."""
         return name if self.machine.has_search_paths else name.lower()
-
-    def _read_level(self, level: Mapping[str, RocmFile]) -> None:
-        unread_files = [file for path, file in level.items() if path not in self._binaries]
-        with ThreadPoolExecutor() as pool:
-            binaries = pool.map(self.read, unread_files)
-            for file, binary in zip(unread_files, binaries, strict=True):
-                self._binaries[file.path_in_bundle] = binary
 
     def _missing_libraries_error(self, names: Iterable[str]) -> RocmError:
         lines: list[str] = []
@@ -242,8 +239,7 @@ class BundleBuilder:
         folders: list[str] = []
         for search_entry in rpath.relative(binary.search):
             _origin, _slash, path_from_origin = search_entry.partition("/")
-            path = posixpath.join(folder_of_file, path_from_origin.strip("/"))
-            folder = posixpath.normpath(path)
+            folder = posixpath.normpath(posixpath.join(folder_of_file, path_from_origin.strip("/")))
             folders.append("" if folder == "." else folder)
         return folders
 
@@ -297,8 +293,7 @@ class BundleBuilder:
         relative_entries = rpath.relative(binary.search)
         has_foreign_entry = len(relative_entries) != len(binary.search)
         if new_folders or has_foreign_entry:
-            new_entries = rpath.ways(file.path_in_bundle, new_folders)
-            search = (*relative_entries, *new_entries)
+            search = (*relative_entries, *rpath.ways(file.path_in_bundle, new_folders))
             self._search[file.path_in_bundle] = tuple(dict.fromkeys(search))
 
     def _matching(self, glob: str) -> list[RocmFile]:
@@ -319,15 +314,8 @@ class BundleBuilder:
         binary = self._binaries[file.path_in_bundle]
         if binary is None or not binary.name:
             return file
-        folder = posixpath.dirname(file.path_in_bundle)
-        path = posixpath.join(folder, binary.name)
+        path = posixpath.join(posixpath.dirname(file.path_in_bundle), binary.name)
         return self.rocm.files.get(path, file)
-
-
-def _distance_from_top(file: RocmFile) -> tuple[int, str]:
-    """Return what files of one name are sorted by: the nearest to the top, then by path."""
-    depth = file.path_in_package.count("/")
-    return depth, file.path_in_bundle
 
 
 def serves_targets(path: str, targets: Sequence[str]) -> bool:

@@ -28,6 +28,7 @@ from core.errors import BuildError, CheckError, MissingInputError, WheelError
 from core.wheel import parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
 from core.wheel.record import require_listing
+from pytorch_build.check import path_in_site_packages
 from pytorch_build.check.policy import Policy, load_policy
 from pytorch_build.standalone.libraries import Binary, RocmFile, copy_file, read_file, read_members
 
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 
 _SHOWN_USERS = 3
 _DIGEST_IN_NAME = 8
-# Folders of `.data` whose files go to site-packages, as the rest of the wheel does (PEP 427).
-_SITE_PACKAGES_SCHEMES = ("purelib", "platlib")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,8 +180,7 @@ def repair(
         external = _require_graftable(wheel, portability, graft=graft)
     platforms = portability.reachable if external else portability.satisfied
 
-    distribution = wheel.name.partition("-")[0]
-    patches = plan_patches(distribution, external, portability.binaries)
+    patches = plan_patches(wheel.name.partition("-")[0], external, portability.binaries)
     _require_no_foreign_folders(wheel, portability, patches)
     # sorted, with dots (PEP 425)
     platform = ".".join(sorted(platforms))
@@ -351,17 +349,14 @@ def _require_fixed_path(member: str, libraries: Iterable[str]) -> str:
 
     Programs and data go to folders of the environment, which lie elsewhere in every kind of environment.
     """
-    top, _slash, path = member.partition("/")
-    if not top.endswith(".data"):
-        return member
-    scheme, _slash, path = path.partition("/")
-    if scheme in _SITE_PACKAGES_SCHEMES:
-        return path
-    raise CheckError(
-        f"{member} needs {', '.join(libraries)}, and is installed where no fixed path leads to libraries "
-        "of the wheel.",
-        hint="Put it into a package, with a console script that starts it, or link it statically.",
-    )
+    path = path_in_site_packages(member)
+    if not path:
+        raise CheckError(
+            f"{member} needs {', '.join(libraries)}, and is installed where no fixed path leads to "
+            "libraries of the wheel.",
+            hint="Put it into a package, with a console script that starts it, or link it statically.",
+        )
+    return path
 
 
 def _patched_members(

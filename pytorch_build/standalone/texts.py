@@ -66,9 +66,8 @@ def standalone_module(
     new_version: str,
 ) -> bytes:
     """Return ``version.py`` with the new version in the place of every quoted old one."""
-    quoted_version = rf"(['\"]){re.escape(str(old_version))}\1"
     text = re.sub(
-        quoted_version,
+        rf"(['\"]){re.escape(str(old_version))}\1",
         rf"\g<1>{new_version}\g<1>",
         content.decode(),
     )
@@ -169,7 +168,8 @@ def read_rocm_init(text: str, where: str) -> Loader:
 def _initialize_process_arguments(text: str) -> dict[str, object]:
     """Return the keyword arguments of the one call of ``initialize_process``, which are literals."""
     nodes = ast.walk(ast.parse(text))
-    calls = [node for node in nodes if isinstance(node, ast.Call) and _is_initialize_process(node)]
+    every_call = [node for node in nodes if isinstance(node, ast.Call)]
+    calls = [call for call in every_call if ast.unparse(call.func).endswith(".initialize_process")]
     if len(calls) != 1:
         raise ValueError(f"{len(calls)} calls of rocm_sdk.initialize_process")
 
@@ -178,10 +178,6 @@ def _initialize_process_arguments(text: str) -> dict[str, object]:
         for keyword in calls[0].keywords
         if keyword.arg is not None
     }
-
-
-def _is_initialize_process(call: ast.Call) -> bool:
-    return ast.unparse(call.func).endswith(".initialize_process")
 
 
 def render_rocm_init(paths: Sequence[str], *, windows: bool) -> str:

@@ -52,10 +52,9 @@ def run_in_container(
     """Run a session of this project in a container."""
     for folder in _cache_variables(session.root).values():
         files.made(Path(folder))
-    engine = engines.find_engine(*engines.RUNNERS, otherwise="Or leave --container out.")
     process.run(
         command(
-            engine,
+            engines.find_engine(*engines.RUNNERS, otherwise="Or leave --container out."),
             session,
             image=image,
             devices=devices,

@@ -116,7 +116,12 @@ class FileRun:
             )
             for case in self.cases
         )
-        return replace(self, file=file, cases=cases, existing=existing)
+        return replace(
+            self,
+            file=file,
+            cases=cases,
+            existing=existing,
+        )
 
 
 def run_file(file: TestFile, settings: RunSettings, *, name: str | None = None) -> FileRun:
@@ -135,9 +140,23 @@ def run_file(file: TestFile, settings: RunSettings, *, name: str | None = None) 
     is_side_by_side = file.parallel and settings.workers > 1
     existing = None
     if settings.selects or is_side_by_side:
-        existing = _collect(file, settings, name, end)
+        # The tests of the file, whatever the settings choose.
+        whole_settings = replace(settings, expression="", arguments=())
+        collector = _Launcher(
+            file=file,
+            settings=whole_settings,
+            name=name,
+            end=end,
+        )
+        collection = collector.run_pytest("collect", excluded=(), arguments=("--collect-only", "-q"))
+        existing = collection.existing if collection.could_collect else None
 
-    launcher = _Launcher(file=file, settings=settings, name=name, end=end)
+    launcher = _Launcher(
+        file=file,
+        settings=settings,
+        name=name,
+        end=end,
+    )
     launchers: Sequence[_Launcher] = [launcher]
     if is_side_by_side and existing:
         launchers = _launchers_of_workers(launcher, existing)
@@ -148,6 +167,10 @@ def run_file(file: TestFile, settings: RunSettings, *, name: str | None = None) 
     )
 
     all_results = [results for results_of_launcher in series for results in results_of_launcher]
+    matched_rules: set[str] = set()
+    for results in all_results:
+        for events in results.run.events:
+            matched_rules.update(name for name, tests in events.rules.items() if tests)
     if existing is None:
         existing = all_results[0].run.existing
     return FileRun(
@@ -157,7 +180,7 @@ def run_file(file: TestFile, settings: RunSettings, *, name: str | None = None) 
         seconds=time.monotonic() - started,
         processes=len(all_results),
         logs=_logs(settings, name),
-        matched_rules=_matched_rules(all_results),
+        matched_rules=frozenset(matched_rules),
     )
 
 
@@ -331,23 +354,6 @@ def _read_events(folder: Path) -> Sequence[Events]:
         return ()
 
 
-def _collect(
-    file: TestFile,
-    settings: RunSettings,
-    name: str,
-    end: float,
-) -> frozenset[str] | None:
-    """Return the tests of a file whatever the settings choose; None where pytest cannot collect it."""
-    whole_settings = replace(settings, expression="", arguments=())
-    launcher = _Launcher(file=file, settings=whole_settings, name=name, end=end)
-    run = launcher.run_pytest(
-        "collect",
-        excluded=(),
-        arguments=("--collect-only", "-q"),
-    )
-    return run.existing if run.could_collect else None
-
-
 def _launchers_of_workers(launcher: _Launcher, existing: frozenset[str]) -> Sequence[_Launcher]:
     """Deal the tests of a file to several workers; there are no more than tests."""
     tests = sorted(existing)
@@ -355,10 +361,9 @@ def _launchers_of_workers(launcher: _Launcher, existing: frozenset[str]) -> Sequ
     launchers: list[_Launcher] = []
     for index in range(min(workers, len(tests))):
         share = tests[index::workers]
-        name = f"{launcher.name}.worker-{index + 1}"
         worker = replace(
             launcher,
-            name=name,
+            name=f"{launcher.name}.worker-{index + 1}",
             excluded=existing.difference(share),
         )
         launchers.append(worker)
@@ -412,12 +417,3 @@ def _merge_cases(
             earlier_case = cases.get(case.test, case)
             cases[case.test] = case if earlier_case is case else worst([earlier_case, case])
     return tuple(replace(case, rule=explanation_by_rule(case, rule_by_name)) for case in cases.values())
-
-
-def _matched_rules(all_results: Sequence[Results]) -> frozenset[str]:
-    """Return the rules that take a test of the file."""
-    names: set[str] = set()
-    for results in all_results:
-        for events in results.run.events:
-            names.update(name for name, tests in events.rules.items() if tests)
-    return frozenset(names)

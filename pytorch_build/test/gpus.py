@@ -123,7 +123,12 @@ def _output_of(program: str, *arguments: str) -> str:
         return ""
     env = process.handed_on(**dict.fromkeys(HIDING))
     try:
-        completed = process.capture([path, *arguments], env=env, check=False, timeout=_SECONDS)
+        completed = process.capture(
+            [path, *arguments],
+            env=env,
+            check=False,
+            timeout=_SECONDS,
+        )
     except ProcessError as problem:
         # A driver that hangs hangs its programs: https://github.com/ROCm/TheRock/issues/2649
         console.warn(f"{program} names no GPU: {problem.message}")
@@ -139,20 +144,18 @@ def kernel_gpus(nodes: Path) -> tuple[Gpu, ...]:
     for facts in kernel_nodes(nodes):
         version = facts.get("gfx_target_version", 0)
         # A processor is a node, too, and has no version.
-        if not version or not _may_open(facts.get("drm_render_minor", 0)):
+        if not version:
+            continue
+        # A GPU is this process's own by its render node; where there are none, all are.
+        render_minor = facts.get("drm_render_minor", 0)
+        render_node = RENDER_NODES / f"renderD{render_minor}"
+        has_render_nodes = bool(render_minor) and RENDER_NODES.is_dir()
+        if has_render_nodes and not os.access(render_node, os.R_OK | os.W_OK):
             continue
         unique_id = facts.get("unique_id", 0)
         uuid = f"GPU-{unique_id:016x}" if unique_id else ""
         gpus.append(Gpu(target=target_of_version(version), uuid=uuid))
     return tuple(gpus)
-
-
-def _may_open(render_minor: int) -> bool:
-    """Return whether a GPU is this process's own, by its render node; where there are none, all are."""
-    if not render_minor or not RENDER_NODES.is_dir():
-        return True
-    render_node = RENDER_NODES / f"renderD{render_minor}"
-    return os.access(render_node, os.R_OK | os.W_OK)
 
 
 def rocminfo_gpus(text: str) -> tuple[Gpu, ...]:
@@ -204,7 +207,11 @@ def without_gpu() -> Assignment:
     env: dict[str, str | None] = dict.fromkeys(HIDING)
     # An empty value hides every GPU from both vendors' runtimes.
     env |= {"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": ""}
-    return Assignment(target="", devices=(), env=env)
+    return Assignment(
+        target="",
+        devices=(),
+        env=env,
+    )
 
 
 def assign_gpus(

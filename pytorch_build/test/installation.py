@@ -150,7 +150,11 @@ def require_device_code(target: Interpreter, gpu_targets: Sequence[str]) -> None
     installed = {distribution.name: distribution for distribution in reversed(env.installed(target))}
     for name, device_prefix in device_prefixes().items():
         host = installed.get(name)
-        if host is None or not _needs_device_packages(host):
+        if host is None:
+            continue
+        # ROCm's libraries are split by their name, PyTorch's wheels by their extras.
+        is_split = name == layouts.LIBRARIES or any(extra.startswith("device-gfx") for extra in host.extras)
+        if not is_split:
             continue
         for gpu_target in gpu_targets:
             device_package = f"{device_prefix}{gpu_target}"
@@ -170,13 +174,6 @@ def device_prefixes() -> Mapping[str, str]:
         if component.has_split_device_code:
             prefixes[component.distribution] = component.device_prefix
     return prefixes
-
-
-def _needs_device_packages(host: InstalledDistribution) -> bool:
-    """Return whether a distribution is split: ROCm's by its name, PyTorch's by its extras."""
-    if host.name == layouts.LIBRARIES:
-        return True
-    return any(extra.startswith("device-gfx") for extra in host.extras)
 
 
 def _problem_of_device_package(

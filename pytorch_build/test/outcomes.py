@@ -103,7 +103,11 @@ def results_of(
         running_tests = [events.running for events in run.events if events.running is not None]
         test = running_tests[0] if running_tests else file
         cases[test] = _case_of_failure(file, test, run, failure)
-        return Results(run=run, cases=tuple(cases.values()), broke_off=True)
+        return Results(
+            run=run,
+            cases=tuple(cases.values()),
+            broke_off=True,
+        )
 
     repeated = _repeated_tests(run.events)
     if repeated:
@@ -126,7 +130,12 @@ def result_of_script(
         line = first_line("", output) or f"it ended with status {ending.returncode}"
         failure = _Failure("failed", line)
     if failure is None:
-        return Case(test=file, file=file, outcome="passed", seconds=ending.seconds)
+        return Case(
+            test=file,
+            file=file,
+            outcome="passed",
+            seconds=ending.seconds,
+        )
     return Case(
         test=file,
         file=file,

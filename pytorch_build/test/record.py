@@ -247,7 +247,12 @@ def why_out_of_date(record: Record, group_records: Iterable[Record]) -> str:
             continue
         for file in other_record.files:
             digests_of_run[file.name] = file.sha256
-        if _is_of_build(other_record) and _is_beside(other_record, record):
+        is_beside = (
+            record.cell.torch_ref is not None
+            and other_record.cell.torch_ref == record.cell.torch_ref
+            and other_record.cell.python == record.cell.python
+        )
+        if is_beside and _is_of_build(other_record):
             # A build may have left more than its wheels.
             wheels = [file for file in other_record.files if file.distribution in distributions()]
             required_names.update(file.name for file in wheels)
@@ -270,14 +275,6 @@ def why_out_of_date(record: Record, group_records: Iterable[Record]) -> str:
 
 def _is_of_build(record: Record) -> bool:
     return record.stage.startswith("build_")
-
-
-def _is_beside(build: Record, test: Record) -> bool:
-    """Return whether a build made wheels of the torch ref and for the Python of a test."""
-    if test.cell.torch_ref is None:
-        return False
-    is_same_ref = build.cell.torch_ref == test.cell.torch_ref
-    return is_same_ref and build.cell.python == test.cell.python
 
 
 def _is_rocm_file(filename: str) -> bool:

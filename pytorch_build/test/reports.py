@@ -161,12 +161,11 @@ def outcomes_of(cases: Collection[junit.Case]) -> Mapping[str, Any]:
 
 def unless_incomplete(stage: Stage) -> Stage:
     """Force a stage that ran in part for no cause of its inputs, or whose report is another run's since."""
-    name = records.record_name(stage.name, stage.cell)
     previous_record = records.read(
         stage.store,
         stage.outputs,
         stage.artifact_group,
-        name,
+        records.record_name(stage.name, stage.cell),
     )
     if previous_record is None:
         return stage
@@ -236,7 +235,12 @@ def require_passed(report: Report, *, hint: str = "") -> None:
     sentence = why_not([tested])
     if sentence:
         problem = CheckError(sentence, hint=hint)
-        problem.cause = _cause_of(report)
+        failed_case = next((case for case in report.document.cases if case.failing), None)
+        if failed_case is not None:
+            message = f"{failed_case.test}: {failed_case.line}"
+            cause = first(failed_case.text.splitlines())
+            cause = cause or Cause(tool="pytest", file=failed_case.file, message="")
+            problem.cause = cause.model_copy(update={"message": message})
         problem.details = details_of(report)
         raise problem
 
@@ -244,19 +248,6 @@ def require_passed(report: Report, *, hint: str = "") -> None:
         incomplete = why_incomplete(TestDetails.model_validate(details_of(report)))
         if incomplete:
             console.warn(f"{report.origin}: {incomplete}. It counts as missing: no release rests on it.")
-
-
-def _cause_of(report: Report) -> Cause | None:
-    """Return the first failed test as the cause of a failure; None where all passed."""
-    for case in report.document.cases:
-        if case.failing:
-            cause = first(case.text.splitlines()) or Cause(
-                tool="pytest",
-                file=case.file,
-                message="",
-            )
-            return cause.model_copy(update={"message": f"{case.test}: {case.line}"})
-    return None
 
 
 # The record of all shards
@@ -271,10 +262,19 @@ def record_of_shards(
     artifact_group: str,
 ) -> Record:
     """Return the record of all shards of a stage, and file the merged report."""
-    stages = _stages_of_shards(tested)
+    shards = [Shard(index=index, count=tested.shards) for index in range(1, tested.shards + 1)]
+    stages = [stage_name(tested.origin, shard) for shard in shards]
     names = {records.record_name(stage, tested.origin.cell) for stage in stages}
     shard_records = [record for record in group_records if record.name in names]
-    merged = _merge_records(shard_records, tested, outputs)
+    # It begins with the first shard, and takes what all took.
+    merged = Record(
+        stage=stage_name(tested.origin),
+        run_id=outputs.run_id,
+        platform=outputs.platform,
+        cell=tested.origin.cell,
+        started=min((record.started for record in shard_records), default=records.now()),
+        seconds=round(sum(record.seconds for record in shard_records), 3),
+    )
     reason = why_not([tested])
     if reason:
         failure = {
@@ -306,33 +306,6 @@ def record_of_shards(
         "details": {**report_details, MERGED: tested.shards},
     }
     return merged.model_copy(update=success)
-
-
-def _stages_of_shards(tested: Tested) -> Sequence[str]:
-    """Return what the shards of a stage are called in records."""
-    stages: list[str] = []
-    for index in range(1, tested.shards + 1):
-        shard = Shard(index=index, count=tested.shards)
-        stages.append(stage_name(tested.origin, shard))
-    return stages
-
-
-def _merge_records(
-    shard_records: Sequence[Record],
-    tested: Tested,
-    outputs: RunOutputs,
-) -> Record:
-    """Return a record that begins with the first shard's, and took what all took."""
-    started = [record.started for record in shard_records]
-    seconds = sum(record.seconds for record in shard_records)
-    return Record(
-        stage=stage_name(tested.origin),
-        run_id=outputs.run_id,
-        platform=outputs.platform,
-        cell=tested.origin.cell,
-        started=min(started, default=records.now()),
-        seconds=round(seconds, 3),
-    )
 
 
 def _shared_inputs(origin: Origin, shard_records: Sequence[Record]) -> dict[str, Any]:
@@ -375,10 +348,9 @@ def reports_in_folder(folder: Path) -> Sequence[Report]:
     for path in sorted(folder.rglob("*.xml")):
         if path.is_file():
             filename = path.relative_to(folder).as_posix()
-            origin = Origin(folder=filename.rpartition("/")[0])
             report = report_of(
                 junit.read_file(path),
-                origin,
+                Origin(folder=filename.rpartition("/")[0]),
                 filename=filename,
             )
             reports.append(report)
@@ -418,11 +390,10 @@ def read_reports(
     # ROCm's reports do not say what they are about; their records do.
     origins: dict[str, Origin] = {}
     for record in _records_of_tests(group_records):
-        origins[_report_name(record)] = _origin_of(
-            record,
-            artifact_group,
-            outputs,
-        )
+        report = read_details(record).report
+        stem = records.record_name(record.stage.removeprefix(STAGE_PREFIX), record.cell)
+        name = f"{stem}.xml" if report is None else report.name
+        origins[name] = _origin_of(record, artifact_group, outputs)
 
     def read_report(key: str) -> Report:
         name = key.rpartition("/")[2]
@@ -456,13 +427,6 @@ def _records_of_tests(group_records: Iterable[Record]) -> Sequence[Record]:
         for record in group_records
         if record.stage.startswith(STAGE_PREFIX) and MERGED not in record.details
     ]
-
-
-def _report_name(record: Record) -> str:
-    report = read_details(record).report
-    if report is not None:
-        return report.name
-    return f"{records.record_name(record.stage.removeprefix(STAGE_PREFIX), record.cell)}.xml"
 
 
 def _origin_of(
@@ -499,8 +463,7 @@ def check_records(
     for record in _records_of_tests(records.latest(group_records)):
         origin = _origin_of(record, artifact_group, outputs)
         recorded_origins.add(origin)
-        untested = Tested(origin=origin, shards=0)
-        tested = by_origin.setdefault(origin, untested)
+        tested = by_origin.setdefault(origin, Tested(origin=origin, shards=0))
         problem = _problem_of(record, tested, group_records, digest_of)
         if problem:
             problems[origin].append(problem)
@@ -538,9 +501,8 @@ def require_expected(results: Sequence[Tested], expected_names: Iterable[str]) -
     known_names = {tested.origin.name for tested in results}
     for name in expected_names:
         if name not in known_names:
-            origin = Origin(folder=name)
             missing_result = Tested(
-                origin=origin,
+                origin=Origin(folder=name),
                 problems=("there is no report",),
                 shards=0,
             )

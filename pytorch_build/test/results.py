@@ -45,13 +45,12 @@ class Origin:
     folder: str = ""
 
     def __str__(self) -> str:
-        config = self.config.removeprefix(DEFAULT_CONFIG)
         parts = (
             self.stage,
             self.torch_ref,
             self.gpu_family,
             self.python,
-            config,
+            self.config.removeprefix(DEFAULT_CONFIG),
             self.folder,
         )
         return " ".join(part for part in parts if part) or "tests"
@@ -171,7 +170,11 @@ def last_attempt(attempts: Sequence[Case]) -> Case:
     for case in attempts:
         attempt_count += case.attempts
         seconds += case.seconds
-    return replace(result, attempts=attempt_count, seconds=seconds)
+    return replace(
+        result,
+        attempts=attempt_count,
+        seconds=seconds,
+    )
 
 
 def last_attempts(cases: Iterable[Case]) -> Sequence[Case]:
@@ -367,7 +370,10 @@ def _shard_problems(by_shard: Mapping[Shard | None, Sequence[Report]]) -> list[s
     for shard_count in shard_counts:
         missing_shards: list[str] = []
         for index in range(1, shard_count + 1):
-            planned_shard = Shard(index=index, count=shard_count)
+            planned_shard = Shard(
+                index=index,
+                count=shard_count,
+            )
             if planned_shard not in by_shard:
                 missing_shards.append(str(planned_shard))
         if missing_shards:

@@ -135,8 +135,7 @@ def show(plan: Plan, this_shard: Shard) -> None:
     for index, names in enumerate(plan.shards, start=1):
         shard = Shard(index=index, count=len(plan.shards))
         shard_name = f"{shard} (this one)" if shard == this_shard else str(shard)
-        duration = console.duration(plan.seconds[index - 1])
-        rows.append((shard_name, str(len(names)), duration))
+        rows.append((shard_name, str(len(names)), console.duration(plan.seconds[index - 1])))
     console.table(("shard", "files", "expected"), rows)
     for name in plan.files_of(this_shard):
         console.detail(name)

@@ -177,7 +177,11 @@ def load(user_paths: Sequence[Path] = (), folder: Path = FOLDER) -> Sequence[Rul
             raise MissingInputError(f"{path} holds no skip rules (*.toml).")
         for file in files:
             for key, table in load_toml(file, RulesFile).rules.items():
-                rule = Rule(file=file, key=key, table=table)
+                rule = Rule(
+                    file=file,
+                    key=key,
+                    table=table,
+                )
                 if rule.name in rules:
                     raise UsageError(
                         f"Skip rule {rule.name} is in {rules[rule.name].file} and in {file}.",
@@ -257,20 +261,24 @@ def unmet(rule: Rule, tested: UnderTest) -> tuple[str, ...]:
         if condition and not holds:
             sentences.append(f"it is for {condition}, and this is {value}")
 
+    # One target in common is enough: a rule for gfx942 holds for a family that has it.
+    names = table.gpu if tested.gpu_targets else ()
+    holds_for_gpu = any(
+        name == ANY_GPU or not set(gpu_targets(name)).isdisjoint(tested.gpu_targets) for name in names
+    )
     gpus = " or ".join("any GPU" if name == ANY_GPU else name for name in table.gpu)
     require(
         gpus,
         " or ".join(tested.gpu_targets) or CPU,
-        holds=_gpu_holds(table.gpu, tested.gpu_targets),
+        holds=holds_for_gpu if tested.gpu_targets else CPU in table.gpu,
     )
     require(
         " or ".join(table.os),
         tested.platform,
         holds=tested.platform in table.os,
     )
-    python = _of("Python", table.python)
     require(
-        python,
+        _of("Python", table.python),
         tested.python,
         holds=_contains(table.python, tested.python),
     )
@@ -286,9 +294,8 @@ def unmet(rule: Rule, tested: UnderTest) -> tuple[str, ...]:
         tested.torch_ref or "none of ours",
         holds=is_of_ref,
     )
-    configs = _of("the configuration", " or ".join(table.config))
     require(
-        configs,
+        _of("the configuration", " or ".join(table.config)),
         tested.config,
         holds=tested.config in table.config,
     )
@@ -297,13 +304,6 @@ def unmet(rule: Rule, tested: UnderTest) -> tuple[str, ...]:
 
 def _of(kind: str, condition: str | None) -> str:
     return f"{kind} {condition}" if condition else ""
-
-
-def _gpu_holds(names: Sequence[str], targets: Sequence[str]) -> bool:
-    """Compare targets; one in common is enough: a rule for gfx942 holds for a family that has it."""
-    if not targets:
-        return CPU in names
-    return any(name == ANY_GPU or set(gpu_targets(name)) & set(targets) for name in names)
 
 
 def _contains(specifier: str | None, version: str) -> bool:

@@ -225,7 +225,11 @@ def _report_of(
         config="",
         run_id=run.context.common.outputs.run_id,
     )
-    document = Document(cases=tuple(cases), suites=suites, properties={MAY_SKIP: "0"})
+    document = Document(
+        cases=tuple(cases),
+        suites=suites,
+        properties={MAY_SKIP: "0"},
+    )
     return Report(origin=origin, document=document)
 
 

@@ -15,7 +15,7 @@ from core.junit import FAILING, OUTCOMES, Case, clean, counts
 from core.run import LOCAL_RUN
 from core.run.job_files import table, text
 from core.shell import command_line
-from pytorch_build.test.results import DEFAULT_CONFIG, Origin, Tested, failure_line
+from pytorch_build.test.results import DEFAULT_CONFIG, Origin, Tested
 
 MOST_FAILURES = 300
 MOST_LISTED = 50
@@ -193,16 +193,6 @@ def expression(case: Case) -> str:
     return " and ".join(usable_names)
 
 
-def failures_with_commands(results: Sequence[Tested]) -> Sequence[tuple[str, str]]:
-    """Return each failure in one line, with the command that runs it again ("" for none)."""
-    failures: list[tuple[str, str]] = []
-    for tested in results:
-        for case, _shard in tested.failing:
-            command = repeating_command(tested.origin, case)
-            failures.append((failure_line(case), command))
-    return failures
-
-
 # --- Markdown --------------------------------------------------------------------------------
 
 
@@ -218,7 +208,10 @@ def markdown(results: Sequence[Tested], *, title: str) -> str:
             if case.failing:
                 failures.append(_failure_item(tested.origin, case, shard))
             elif case.outcome == "flaky":
-                flaky_rows.append(_flaky_row(origin, case))
+                # A table's bars are looked for first, so code may hold none.
+                name = as_code(case.test).replace("|", r"\|")
+                failure = as_code(case.line).replace("|", r"\|")
+                flaky_rows.append((name, origin, str(case.attempts), failure, text(case.rule)))
 
     heading = f"### {text(title)}: {verdict(results)}"
     blocks = [heading, _totals_table(results)]
@@ -230,8 +223,7 @@ def markdown(results: Sequence[Tested], *, title: str) -> str:
         blocks += _remainder(failures, MOST_FAILURES, " failures")
     if flaky_rows:
         columns = ("test", "tests", "attempts", "failed with", "tried again by rule")
-        flaky_table = table(columns, flaky_rows[:MOST_LISTED])
-        blocks += ["#### Flaky: failed, then passed", flaky_table]
+        blocks += ["#### Flaky: failed, then passed", table(columns, flaky_rows[:MOST_LISTED])]
         blocks += _remainder(flaky_rows, MOST_LISTED, "")
     return "\n\n".join(blocks) + "\n"
 
@@ -326,14 +318,6 @@ def _failure_item(
         lines = [f"{fence}bash", command, fence]
         markdown_item += "".join(f"\n  {line}" for line in lines)
     return markdown_item
-
-
-def _flaky_row(origin: str, case: Case) -> Sequence[str]:
-    """Return a flaky test as a row, in which code may hold no bar, as a table's are looked for first."""
-    name = as_code(case.test).replace("|", r"\|")
-    failure = as_code(case.line).replace("|", r"\|")
-    attempts = str(case.attempts)
-    return (name, origin, attempts, failure, text(case.rule))
 
 
 def as_code(value: str) -> str:

@@ -104,8 +104,18 @@ def find_tested_packages(
     files_of_sources = list(packages.files_of_sources)
     has_rocm = any(map(layouts.is_rocm, packages.names))
     if context.gpu and rocm_version and not has_rocm:
-        rocm_files = _rocm_from_elsewhere(context, target, packages.names, rocm, rocm_version)
-        files_of_sources.append(rocm_files)
+        # A ROCm that is not part of the run, in the version that its torch was built against.
+        rocm_source = origin.choose_for_tests(
+            packages_of(context, rocm),
+            rocm.version or rocm_version,
+            context.gpu_family.split(";"),
+            targets_to_test(context, packages.names),
+            ("libraries",),
+            python=target,
+            platform=context.common.outputs.platform,
+        )
+        rocm_files = tuple(map_in_threads(with_digest, rocm_source.files))
+        files_of_sources.append(SourceFiles(source=rocm_source.packages, files=rocm_files))
 
     requirements = set(packages.prebuilt_requirements)
     distribution_names: list[str] = []
@@ -260,27 +270,6 @@ def _rocm_of_builds(context: Context) -> str:
     return ""
 
 
-def _rocm_from_elsewhere(
-    context: Context,
-    target: Interpreter,
-    names: Collection[str],
-    rocm: RocmOptions,
-    version: str,
-) -> SourceFiles:
-    """Choose a ROCm that is not part of the run, in the version that its torch was built against."""
-    source = origin.choose_for_tests(
-        packages_of(context, rocm),
-        rocm.version or version,
-        context.gpu_family.split(";"),
-        targets_to_test(context, names),
-        ("libraries",),
-        python=target,
-        platform=context.common.outputs.platform,
-    )
-    files = map_in_threads(with_digest, source.files)
-    return SourceFiles(source=source.packages, files=tuple(files))
-
-
 # Staged files
 
 
@@ -297,12 +286,16 @@ def _staged_packages(
     platform = context.common.outputs.platform
     candidates = [file for file in source.listed if file.fits(target.tag, platform)]
 
+    foundations: set[str] = set()
+    for dependent in COMPONENTS.values():
+        foundations.update(dependent.built_first)
     files: list[Candidate] = []
     for distribution, version in versions.items():
         named_files = [file for file in candidates if file.distribution == distribution]
         wheels = [file for file in named_files if origin.is_version(file, version)]
         # A release may leave out what nothing else is built on. Promotion asks whether a set is whole.
-        if not wheels and _is_needed_to_build_others(distribution):
+        component = component_of(distribution)
+        if not wheels and component is not None and component.name in foundations:
             raise source.missing_error(f"{distribution} {version} for Python {target.series}")
         files += wheels
     if not files:
@@ -329,17 +322,6 @@ def _require_lock(context: Context) -> SourceLock:
             hint="Name the run that was staged (--run-id, --store), or give its lock in SOURCE_LOCK.",
         )
     return lock
-
-
-def _is_needed_to_build_others(distribution: str) -> bool:
-    """Return whether other components are built on a distribution."""
-    component = component_of(distribution)
-    if component is None:
-        return False
-    foundations: set[str] = set()
-    for dependent in COMPONENTS.values():
-        foundations.update(dependent.built_first)
-    return component.name in foundations
 
 
 def _staged_device_packages(

@@ -209,7 +209,12 @@ def _shard_run(bench: Bench, request: TorchTests) -> _ShardRun:
         request.config,
     )
     rules = skip_rules.load(request.skips)
-    unselected = replace(request, include=(), exclude=(), expression="")
+    unselected = replace(
+        request,
+        include=(),
+        exclude=(),
+        expression="",
+    )
     return _ShardRun(
         bench=bench,
         request=request,
@@ -282,8 +287,7 @@ def _apply_rules(
         is_amd = assignment.target.startswith("gfx")
         gpu_targets = (assignment.target,) if is_amd else tested.gpu_targets
         tested_on_gpu = replace(tested, gpu_targets=gpu_targets)
-        applied_rules = skip_rules.apply_rules(rules, tested_on_gpu, today)
-        rules_of_gpus.append(applied_rules)
+        rules_of_gpus.append(skip_rules.apply_rules(rules, tested_on_gpu, today))
     return rules_of_gpus
 
 
@@ -349,18 +353,25 @@ def _run_and_report(shard_run: _ShardRun) -> StageResult:
 def _run_files(shard_run: _ShardRun, scratch: Path) -> Sequence[FileRun]:
     """Run the files of a shard, on each GPU architecture."""
     bench = shard_run.bench
-    test_files = shard_run.plan.files_of(shard_run.request.shard)
+    request = shard_run.request
+    test_files = shard_run.plan.files_of(request.shard)
     runs: list[FileRun] = []
     for number, assignment in enumerate(bench.assignments):
         if bench.has_several_targets:
             console.say(f"{console.counted(len(test_files), 'test file')} on {assignment.description}")
         for position, test_file in enumerate(test_files, start=1):
             folder = scratch / f"{number}-{position}"
-            settings = _settings(
-                shard_run,
-                number,
-                folder,
+            settings = file_run.RunSettings(
+                python=bench.target.executable,
+                tree=bench.tests.tree,
+                env=environment(bench, assignment, folder),
+                folder=folder / "pytest",
                 logs=scratch / _LOGS,
+                limits=request.limits or upstream_tests.load().limits,
+                rules=shard_run.applied_rules[number],
+                expression=request.expression,
+                arguments=request.pytest_arguments,
+                workers=request.workers,
             )
             name = file_run.log_name(test_file)
             if bench.has_several_targets:
@@ -378,34 +389,6 @@ def _run_files(shard_run: _ShardRun, scratch: Path) -> Sequence[FileRun]:
             runs.append(run)
             shutil.rmtree(folder, ignore_errors=True)
     return runs
-
-
-def _settings(
-    shard_run: _ShardRun,
-    number: int,
-    folder: Path,
-    *,
-    logs: Path,
-) -> file_run.RunSettings:
-    """Return the settings of a file's processes on one of the bench's GPUs."""
-    bench = shard_run.bench
-    request = shard_run.request
-    return file_run.RunSettings(
-        python=bench.target.executable,
-        tree=bench.tests.tree,
-        env=environment(
-            bench,
-            bench.assignments[number],
-            folder,
-        ),
-        folder=folder / "pytest",
-        logs=logs,
-        limits=request.limits or upstream_tests.load().limits,
-        rules=shard_run.applied_rules[number],
-        expression=request.expression,
-        arguments=request.pytest_arguments,
-        workers=request.workers,
-    )
 
 
 def environment(

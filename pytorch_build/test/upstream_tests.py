@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
@@ -29,7 +29,7 @@ from pytorch_build.sources.trees import checkout_options
 
 if TYPE_CHECKING:
     from pytorch_build.context import Context
-    from pytorch_build.lock.source_lock import SourceLock
+    from pytorch_build.lock.source_lock import LockedProject, SourceLock
 
 DATA = Path(__file__).with_name("configurations.toml")
 # A tree of its own: what builds work in is hipified, and has submodules that no test reads.
@@ -69,11 +69,7 @@ def check_out_tests(
 ) -> Tests:
     """Check upstream's tree out: one commit, without submodules, as upstream has it."""
     with console.group(f"checkout {FOLDER}"):
-        tree = sources.checkout(
-            lock.project(TORCH.name),
-            _tree_path(context),
-            _checkout_options(context, mirrors),
-        )
+        tree = sources.checkout(*_tree_to_check_out(context, lock, mirrors))
     return _tests_of(tree)
 
 
@@ -83,31 +79,28 @@ def find_checked_out_tests(
     mirrors: Mapping[str, str],
 ) -> Tests | None:
     """Return upstream's tree as it lies there; None where `check_out_tests` has something to do."""
-    tree = sources.unchanged_tree(
-        lock.project(TORCH.name),
-        _tree_path(context),
-        _checkout_options(context, mirrors),
-    )
+    tree = sources.unchanged_tree(*_tree_to_check_out(context, lock, mirrors))
     if tree is None:
         return None
     return _tests_of(tree)
 
 
 def _tests_of(tree: sources.SourceTree) -> Tests:
-    version = _version_of(tree.path)
-    return Tests(tree=tree.path, version=version, commit=tree.commit)
+    return Tests(
+        tree=tree.path,
+        version=_version_of(tree.path),
+        commit=tree.commit,
+    )
 
 
-def _tree_path(context: Context) -> Path:
-    return sources.tree_path(context.common.sources, context.ref.name, FOLDER)
-
-
-def _checkout_options(
+def _tree_to_check_out(
     context: Context,
+    lock: SourceLock,
     mirrors: Mapping[str, str],
-) -> sources.CheckoutOptions:
+) -> tuple[LockedProject, Path, sources.CheckoutOptions]:
+    path = sources.tree_path(context.common.sources, context.ref.name, FOLDER)
     options = checkout_options(context, 1, mirrors, TORCH.name)
-    return replace(options, submodules=False, hipify=False)
+    return lock.project(TORCH.name), path, replace(options, submodules=False, hipify=False)
 
 
 def tests_of_tree(tree: Path) -> Tests:
@@ -117,12 +110,21 @@ def tests_of_tree(tree: Path) -> Tests:
         raise SourceError(f"{path} does not exist.", hint="Give a PyTorch source tree: --pytorch-dir DIR.")
     version = _version_of(path)
     if not (path / ".git").exists():
-        return Tests(tree=path, version=version, commit="")
+        return Tests(
+            tree=path,
+            version=version,
+            commit="",
+        )
 
     repository = Repository(path=path, managed=False)
     head = repository.commit_of("HEAD") or ""
     upstream_commit = repository.commit_of(UPSTREAM_TAG)
-    return Tests(tree=path, version=version, commit=upstream_commit or head, head=head)
+    return Tests(
+        tree=path,
+        version=version,
+        commit=upstream_commit or head,
+        head=head,
+    )
 
 
 def _version_of(tree: Path) -> str:
@@ -147,7 +149,12 @@ def requirements_of_tree(
 
     environment = {"python_version": target.series, "python_full_version": target.version}
     requirements: dict[str, str] = {}
-    for requirement in _read_requirements(path):
+    for line in read_text(path).splitlines():
+        try:
+            requirement = Requirement(line.partition("#")[0])
+        except InvalidRequirement:
+            # An option of pip's.
+            continue
         name = canonicalize_name(requirement.name)
         is_tool = name.startswith("pytest")
         if is_tool or name not in names_in_test_lock or not requirement.specifier:
@@ -156,16 +163,6 @@ def requirements_of_tree(
         if marker is None or marker.evaluate(environment):
             requirements[name] = f"{name}{requirement.specifier}"
     return tuple(requirements.values())
-
-
-def _read_requirements(path: Path) -> Iterator[Requirement]:
-    """Yield the requirements of a file, without options of pip's."""
-    for line in read_text(path).splitlines():
-        text = line.partition("#")[0]
-        try:
-            yield Requirement(text)
-        except InvalidRequirement:
-            continue
 
 
 # --- The torch -------------------------------------------------------------------------------
@@ -184,8 +181,7 @@ class Torch:
 def installed_torch(target: Interpreter, env: Mapping[str, str]) -> Torch:
     """Query the torch of an environment."""
     # Isolated, so that no source tree in the working folder is taken for the wheel.
-    program = read_toml(QUERIES)["torch"]
-    command: list[str | Path] = [target.executable, "-I", "-c", program]
+    command: list[str | Path] = [target.executable, "-I", "-c", read_toml(QUERIES)["torch"]]
     try:
         completed = process.capture(command, env=env, timeout=_IMPORT_SECONDS)
     except ProcessError as problem:
@@ -454,6 +450,5 @@ def _matching_modules(patterns: Sequence[str], modules: Sequence[str]) -> Sequen
     """Return the modules that patterns match, in the patterns' order."""
     matching_modules: list[str] = []
     for pattern in patterns:
-        expression = path_pattern(pattern)
-        matching_modules += filter(expression.fullmatch, modules)
+        matching_modules += filter(path_pattern(pattern).fullmatch, modules)
     return matching_modules

@@ -22,6 +22,7 @@ from pytorch_build.components import COMPONENTS, find_component
 from pytorch_build.context import add_source_options, context, mirrors_from
 from pytorch_build.lock.stored import serving_lock, with_components
 from pytorch_build.sdk import add_rocm_options, rocm_options_from
+from pytorch_build.sources.snapshots import require_checkout
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -137,7 +138,12 @@ def _compiler_cache_from(arguments: argparse.Namespace) -> CompilerCache | None:
         raise EnvironmentSetupError(
             f"{kind} is not on the PATH.", hint=f"Install {kind}, or leave --compiler-cache out."
         )
-    return CompilerCache(kind=kind, program=program.absolute(), store=store, read_only=read_only)
+    return CompilerCache(
+        kind=kind,
+        program=program.absolute(),
+        store=store,
+        read_only=read_only,
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -182,6 +188,8 @@ def _request_from(arguments: argparse.Namespace, common: Common, target: Interpr
     """Return the build that was asked for."""
     component = find_component(arguments.project)
     options = build_options_from(arguments, platform=common.outputs.platform)
+    for tree in options.own_trees.values():
+        require_checkout(tree)
     return request_build(with_components(context(common), component.name), options, target, component)
 
 

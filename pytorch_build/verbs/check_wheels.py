@@ -99,20 +99,28 @@ def look(arguments: argparse.Namespace) -> Status:
 
 
 def _check(arguments: argparse.Namespace, common: Common) -> Check:
-    policy = load_policy(arguments.policy)
-    options = CheckOptions(build_paths=(str(common.root),), policy=policy)
+    options = CheckOptions(build_paths=(str(common.root),), policy=load_policy(arguments.policy))
     if arguments.paths:
         wheels: Sequence[Path] = find_wheels(arguments.paths)
         options = replace(options, loader=loader_libraries())
         session = "check_rocm" if arguments.rocm else "check_wheels"
-        return Check(session=session, wheels=wheels, findings=check_wheels(wheels, options=options))
+        return Check(
+            session=session,
+            wheels=wheels,
+            findings=check_wheels(wheels, options=options),
+        )
 
     run_context = context(common)
     if arguments.rocm:
         session = "check_rocm"
         report = "rocm-findings.json"
         wheels = rocm_wheels(run_context)
-        expected_wheels = _expect_version(wheels, arguments.version)
+        # One version of all wheels: this one, else that of the first, which is the core package.
+        names = [parse_wheel_name(path.name) for path in wheels]
+        version = arguments.version or str(names[0].version)
+        expected_wheels: Mapping[str, Expectation] = {
+            name.distribution: Expectation(distribution=name.distribution, version=version) for name in names
+        }
     else:
         session = "check_wheels"
         report = "findings.json"
@@ -172,16 +180,6 @@ def rocm_wheels(run_context: Context) -> Sequence[Path]:
         f"Run {common.outputs.run_id} has built no ROCm wheels for {run_context.gpu_family}.",
         hint=f"Build them: nox -s build_rocm -- {run_context.words}. Or name a folder with wheels.",
     )
-
-
-def _expect_version(wheels: Sequence[Path], version: str) -> Mapping[str, Expectation]:
-    """Expect one version of all wheels: this one, else that of the first, which is the core package."""
-    names = [parse_wheel_name(path.name) for path in wheels]
-    expected_version = version or str(names[0].version)
-    return {
-        name.distribution: Expectation(distribution=name.distribution, version=expected_version)
-        for name in names
-    }
 
 
 def run_wheels(run_context: Context, expected_wheels: Mapping[str, Expectation]) -> Sequence[Path]:

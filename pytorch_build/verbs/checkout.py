@@ -24,7 +24,6 @@ from pytorch_build.verbs.resolve import context_of_sources
 
 if TYPE_CHECKING:
     from pytorch_build.lock.source_lock import SourceLock
-    from pytorch_build.refs.torch_refs import ProjectSource
     from pytorch_build.sources.checkout import SourceTree
 
 
@@ -36,9 +35,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="A,B",
         help=f"which projects (default: the ref's components): {', '.join(COMPONENTS)}",
     )
-    parser.add_argument("--checkout-dir", type=Path, metavar="DIR", help="check one component out there")
-    parser.add_argument("--gitrepo-origin", default="", metavar="URL", help="take it from this repository")
-    parser.add_argument("--repo-hashtag", default="", metavar="REF", help="take this branch, tag or commit")
+    parser.add_argument(
+        "--checkout-dir",
+        type=Path,
+        metavar="DIR",
+        help="check one component out there",
+    )
+    parser.add_argument(
+        "--gitrepo-origin",
+        default="",
+        metavar="URL",
+        help="take it from this repository",
+    )
+    parser.add_argument(
+        "--repo-hashtag",
+        default="",
+        metavar="REF",
+        help="take this branch, tag or commit",
+    )
     parser.add_argument(
         "--stash",
         action="store_true",
@@ -135,7 +149,12 @@ def _resolve_alone(
     arguments: argparse.Namespace,
 ) -> SourceLock:
     """Resolve one project from an address or a ref of its own, beside the run's lock."""
-    source = _own_source(context, name, arguments)
+    source = context.ref.projects[name]
+    if arguments.gitrepo_origin:
+        origin = absolute_origin(arguments.gitrepo_origin, context.common.root)
+        source = replace(source, origin=origin, own_origin=True)
+    if arguments.repo_hashtag:
+        source = replace(source, ref=arguments.repo_hashtag, pin="")
     projects = {name: source}
     # torch's tree has nothing to say about a project that names its own ref, but for the version of some.
     is_stated_by_torch = COMPONENTS[name].version_rule.file_in_torch is not None
@@ -151,21 +170,6 @@ def _resolve_alone(
         origins=origins(context.common, ref, mirrors_from(arguments)),
         require_related_commit=arguments.require_related_commit,
     )
-
-
-def _own_source(
-    context: Context,
-    name: str,
-    arguments: argparse.Namespace,
-) -> ProjectSource:
-    """Return where options say that a project comes from."""
-    source = context.ref.projects[name]
-    if arguments.gitrepo_origin:
-        origin = absolute_origin(arguments.gitrepo_origin, context.common.root)
-        source = replace(source, origin=origin, own_origin=True)
-    if arguments.repo_hashtag:
-        source = replace(source, ref=arguments.repo_hashtag, pin="")
-    return source
 
 
 def _options_of(

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from core import console
-from core.cli.options import Common, common_from, environment, source_date_epoch
-from core.wheel import parse_wheel_name
+from core.cli.options import common_from, environment, source_date_epoch
 from pytorch_build.check import dlls, require_no_errors
 from pytorch_build.check.expected import expectations
 from pytorch_build.check.run import check_wheel, find_wheels
+from pytorch_build.check.wheel_set import distribution_of
 from pytorch_build.context import context
 from pytorch_build.standalone.fat import platform_of
 from pytorch_build.standalone.portable import analyse, repair
@@ -41,7 +41,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Repair each wheel, and print what became of it."""
     common = common_from(arguments)
-    wheels = find_wheels(arguments.paths) if arguments.paths else _wheels_of_run(common)
+    wheels: Sequence[Path]
+    if arguments.paths:
+        wheels = find_wheels(arguments.paths)
+    else:
+        run_context = context(common)
+        every_wheel = run_wheels(run_context, expectations(run_context))
+        # No loader of a machine reads wheels of device code.
+        wheels = [path for path in every_wheel if not host_distribution(distribution_of(path))]
 
     rows: list[tuple[str, str, str]] = []
     for wheel in wheels:
@@ -66,10 +73,3 @@ def run(arguments: argparse.Namespace) -> None:
         rows.append((wheel.name, repaired.platform, text))
     console.table(("wheel", "platform", ""), rows)
     console.done(f"repair_wheel: {len(wheels)} wheels")
-
-
-def _wheels_of_run(common: Common) -> Sequence[Path]:
-    """Return the run's wheels, without those of device code, which no loader of a machine reads."""
-    run_context = context(common)
-    wheels = run_wheels(run_context, expectations(run_context))
-    return [wheel for wheel in wheels if not host_distribution(parse_wheel_name(wheel.name).distribution)]

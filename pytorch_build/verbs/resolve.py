@@ -97,7 +97,12 @@ def context_of_sources(common: Common) -> Context:
             raise
         console.say("GPU family: none given and no GPU here; commits are locked, and versions without ROCm")
         gpu_family = CPU
-    return Context(common=common, ref=ref, gpu_family=gpu_family, gpu_targets=gpu_targets(gpu_family))
+    return Context(
+        common=common,
+        ref=ref,
+        gpu_family=gpu_family,
+        gpu_targets=gpu_targets(gpu_family),
+    )
 
 
 def _resolve(
@@ -171,10 +176,15 @@ def _complete_plan(arguments: argparse.Namespace, common: Common) -> None:
     """Resolve what a plan names, write versions into it, and give the job its matrices."""
     if common.torch_ref or common.gpu_family:
         raise UsageError("A plan names its torch refs and GPU families.", hint="Leave them out with --plan.")
-    path = common.root / arguments.plan
+    path = arguments.plan
     plan = Plan.read(path)
-    options = _options_of_plan(plan, rocm_options_from(arguments))
-    planned_refs = {cell.torch_ref for cell in plan.cells if cell.torch_ref is not None}
+    options = rocm_options_from(arguments)
+    plan_version = plan.rocm.version or ""
+    if plan_version and options.version not in {"", plan_version}:
+        raise UsageError(f"The plan is for ROCm {plan_version}, not {options.version}.")
+    version = options.version or plan_version
+    options = replace(options, source=replace(options.source, version=version))
+    planned_refs = {cell.torch_ref for cell in plan.jobs if cell.torch_ref is not None}
 
     def resolve_cell(
         platform: Platform,
@@ -201,11 +211,3 @@ def _complete_plan(arguments: argparse.Namespace, common: Common) -> None:
             console.table(_COLUMNS, rows_of(lock, kind))
     set_outputs(environment(), job_outputs(completed_plan, {}))
     console.done(f"plan: {lock_count} torch refs resolved, in {arguments.plan}")
-
-
-def _options_of_plan(plan: Plan, options: RocmOptions) -> RocmOptions:
-    """Return where ROCm comes from, in the plan's version."""
-    plan_version = plan.rocm.version or ""
-    if plan_version and options.version not in {"", plan_version}:
-        raise UsageError(f"The plan is for ROCm {plan_version}, not {options.version}.")
-    return replace(options, source=replace(options.source, version=options.version or plan_version))

@@ -34,8 +34,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="a result that must exist, by the name of its report (torch-nightly-cp312); repeatable",
     )
-    parser.add_argument("--summary", type=Path, metavar="FILE", help="also write the Markdown there")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the data there")
+    parser.add_argument(
+        "--summary",
+        type=Path,
+        metavar="FILE",
+        help="also write the Markdown there",
+    )
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="also write the data there",
+    )
     parser.add_argument(
         "--record-durations",
         action="store_true",
@@ -89,9 +99,8 @@ def read_group(common: Common, artifact_group: str) -> TestedGroup:
     outputs = common.outputs
     group_records = records.read_all(store, outputs, artifact_group)
     group_reports = reports.read_reports(store, outputs, artifact_group, group_records)
-    merged_results = results.merge_reports(group_reports)
     checked_results = reports.check_records(
-        merged_results,
+        results.merge_reports(group_reports),
         group_records,
         store=store,
         outputs=outputs,
@@ -161,25 +170,20 @@ def _show(
 ) -> None:
     """Print the results, and write them where the options say."""
     columns = ("tests", "shards", "results", "time", "verdict")
-    console.table(columns, list(map(_row_of, all_results)), title=title)
+    rows: list[tuple[str, ...]] = []
+    for tested in all_results:
+        outcomes = summary.list_outcomes(tested.counts)
+        verdict = "passed" if tested.passed else "failed"
+        time = console.duration(tested.seconds)
+        rows.append((str(tested.origin), str(tested.shards), outcomes, time, verdict))
+    console.table(columns, rows, title=title)
     markdown = summary.markdown(all_results, title=title)
     console.summary(markdown)
     if arguments.summary:
         files.write_text(arguments.summary, console.mask(markdown))
     if arguments.json:
-        content = _report_as_json(run_id, all_results)
-        files.write_text(arguments.json, console.mask(content))
+        files.write_text(arguments.json, console.mask(_report_as_json(run_id, all_results)))
     _print_failures(all_results)
-
-
-def _row_of(tested: Tested) -> tuple[str, ...]:
-    return (
-        str(tested.origin),
-        str(tested.shards),
-        summary.list_outcomes(tested.counts),
-        console.duration(tested.seconds),
-        "passed" if tested.passed else "failed",
-    )
 
 
 def _print_failures(all_results: Sequence[Tested]) -> None:
@@ -187,9 +191,10 @@ def _print_failures(all_results: Sequence[Tested]) -> None:
     for tested in all_results:
         for problem in tested.problems:
             console.error(f"{tested.origin}: {problem}")
-    failures = summary.failures_with_commands(all_results)
-    for line, command in failures[:_MOST_FAILURES]:
-        console.say(line)
+    failures = [(tested.origin, case) for tested in all_results for case, _shard in tested.failing]
+    for origin, case in failures[:_MOST_FAILURES]:
+        console.say(results.failure_line(case))
+        command = summary.repeating_command(origin, case)
         if command:
             console.say(f"  {command}")
     hidden_count = len(failures) - _MOST_FAILURES

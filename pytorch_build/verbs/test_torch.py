@@ -63,7 +63,13 @@ def _add_options_of_choice(parser: argparse.ArgumentParser) -> None:
         action=Once,
         help="what to test (default: $TORCH_TESTS, else default)",
     )
-    add("-k", dest="expression", default="", metavar="EXPR", help="pytest's expression")
+    add(
+        "-k",
+        dest="expression",
+        default="",
+        metavar="EXPR",
+        help="pytest's expression",
+    )
     # Several may follow the option, as upstream's run_test.py has it.
     add(
         "--include",
@@ -97,7 +103,12 @@ def _add_options_of_choice(parser: argparse.ArgumentParser) -> None:
         metavar="FILE|DIR",
         help="more skip rules, of your own; repeatable",
     )
-    add("--pytorch-dir", type=Path, metavar="DIR", help="take the tests of this source tree")
+    add(
+        "--pytorch-dir",
+        type=Path,
+        metavar="DIR",
+        help="take the tests of this source tree",
+    )
     add("--allow-version-mismatch", action="store_true", help="run tests of another version than torch's")
 
 
@@ -107,11 +118,32 @@ def _add_options_of_runs(parser: argparse.ArgumentParser) -> None:
     add("--gpus", choices=("unique", "all"), help="GPUs of a process (default: by --config)")
     add("--allow-no-gpu", action="store_true", help="run even without a GPU of the family")
     add("--other-gpu", action="store_true", help="run on NVIDIA's GPUs, with a torch made for them")
-    add("--workers", type=int, default=1, metavar="N", help="tests side by side (default: 1)")
-    add("--test-timeout", type=float, metavar="SECONDS", help="limit of a test")
-    add("--file-timeout", type=float, metavar="SECONDS", help="limit of a test file")
+    add(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="tests side by side (default: 1)",
+    )
+    add(
+        "--test-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="limit of a test",
+    )
+    add(
+        "--file-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="limit of a test file",
+    )
     add("--container", action="store_true", help="run in the image that GPU machines test in")
-    add("--image", default=container_run.IMAGE, metavar="NAME", help="another image for --container")
+    add(
+        "--image",
+        default=container_run.IMAGE,
+        metavar="NAME",
+        help="another image for --container",
+    )
 
 
 def _add_skip_options(parser: argparse.ArgumentParser) -> None:

@@ -85,11 +85,11 @@ def _stamp(folder: Path, digest: str) -> str:
 
 
 def _find_compiler(variant: Variant) -> Path:
-    names: tuple[str, ...] = _COMPILERS
+    names = list(_COMPILERS)
     package = "g++"
     if variant.is_for_windows:
-        names = _COMPILERS_FOR_WINDOWS
         package = "g++-mingw-w64-x86-64"
+        names = [*_COMPILERS_FOR_WINDOWS]
         if this_platform() == "windows":
             names += _COMPILERS
 

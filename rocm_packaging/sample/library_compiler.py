@@ -10,8 +10,8 @@ from rocm_packaging.sample.libraries import SampleLibrary, device_library, libra
 
 _FLAGS = ("-shared", "-O1", "-s", "-fno-exceptions", "-fno-rtti")
 _ELF_FLAGS = ("-fPIC", "-fvisibility=hidden")
-# Without a time of linking the same sources make the same bytes.
-_DLL_FLAGS = ("-static-libgcc", "-Wl,--no-insert-timestamp")
+# The same sources make the same bytes: no time of linking, no base address that follows from the path.
+_DLL_FLAGS = ("-static-libgcc", "-Wl,--no-insert-timestamp", "-Wl,--disable-auto-image-base")
 
 
 class LibraryCompiler:
@@ -62,10 +62,8 @@ class LibraryCompiler:
         path = library.path_in(self._root, self._variant, target)
         path.parent.mkdir(parents=True, exist_ok=True)
         if self._variant.is_for_windows:
-            platform_flags = _DLL_FLAGS
             options = self._dll_options(library, target)
         else:
-            platform_flags = _ELF_FLAGS
             options = self._elf_options(library)
 
         block = library.short.replace("-", "_")
@@ -73,7 +71,6 @@ class LibraryCompiler:
             [
                 self._compiler,
                 *_FLAGS,
-                *platform_flags,
                 *self._include_options(),
                 f'-DLIBRARY="{library.short}"',
                 f"-DIN_{block}",
@@ -99,6 +96,7 @@ class LibraryCompiler:
     def _elf_options(self, library: SampleLibrary) -> list[str | Path]:
         # No start files beyond libc's: most of the sample's time is starting compilers and linkers.
         return [
+            *_ELF_FLAGS,
             f"-Wl,-soname,{library.soname}",
             f"-Wl,-rpath,{library.rpath}",
             "-Wl,--no-as-needed",
@@ -110,13 +108,13 @@ class LibraryCompiler:
     def _dll_options(self, library: SampleLibrary, target: str) -> list[str | Path]:
         """Return how a DLL is linked, to the DLLs that it needs, and where its import library goes."""
         if target in TARGETS:  # what HIP opens by name is not linked to
-            return list(self._needed_paths(library))
+            return [*_DLL_FLAGS, *self._needed_paths(library)]
 
         name, stage = library.artifact
         developed = ArtifactName(name=name, component="dev", target=target).folder(self._root)
         import_library = developed / stage / "lib" / f"{library.short}.lib"
         import_library.parent.mkdir(parents=True, exist_ok=True)
-        return [f"-Wl,--out-implib,{import_library}", *self._needed_paths(library)]
+        return [*_DLL_FLAGS, f"-Wl,--out-implib,{import_library}", *self._needed_paths(library)]
 
     def _needed_paths(self, library: SampleLibrary) -> list[Path]:
         return [library_named(short).path_in(self._root, self._variant) for short in library.needs]

@@ -26,6 +26,9 @@ BUILD = "invoke ci --torch-ref sample"
 BUILD_IN_STORE = "invoke ci --torch-ref sample --run-id 7 --store other"
 BUILD_SECOND_REF = "nox -s build_torch index -- --torch-ref second --rocm-run-id local --run-id local-second"
 BUILD_SECOND_REF_IN_SAME_RUN = "nox -s build_torch index -- --torch-ref second"
+# An option that only the first of these sessions has.
+BUILD_WITH_OPTIONS_OF_ONE_SESSION = "nox -s build_torch check_wheels -- --torch-ref sample --no-split"
+BUILD_EXTENDED_REF = "invoke ci --torch-ref second --run-id local-extended"
 CHANGE = "invoke change --torch-ref sample --pytorch-dir tree"
 REBUILD_TRITON = "nox -s build_triton index -- --torch-ref sample --force"
 CHECK = "nox -s check_wheels -- --torch-ref sample"
@@ -50,6 +53,8 @@ COMMANDS = (
     BUILD_IN_STORE,
     BUILD_SECOND_REF,
     BUILD_SECOND_REF_IN_SAME_RUN,
+    BUILD_EXTENDED_REF,
+    BUILD_WITH_OPTIONS_OF_ONE_SESSION,
     CHANGE,
     REBUILD_TRITON,
     CHECK,
@@ -69,11 +74,13 @@ COMMANDS = (
 )
 
 # What once went wrong: a filtered test before a rehearsal, another run's wheels beside those of a rehearsal,
-# a second ref in the run of the first, tests and pages before anything is built.
+# a second ref in the run of the first, tests and pages before anything is built, a ref that extends the
+# sample, options that one of two sessions does not have.
 KNOWN_SEQUENCES = (
     (CHECK, SMOKE_TEST, REPORT, CLEAN),
     (BUILD, FILTERED_SMOKE_TEST, REHEARSE, STAGE_BUILD, PROMOTE_STAGED),
     (BUILD, BUILD_SECOND_REF_IN_SAME_RUN, BUILD_IN_STORE, INDEX),
+    (BUILD_WITH_OPTIONS_OF_ONE_SESSION, BUILD_EXTENDED_REF),
 )
 
 DRAWN_SEQUENCES = 200
@@ -177,7 +184,9 @@ def prepare_clone(path: Path) -> Clone:
     return clone
 
 
-@pytest.mark.parametrize("sequence", KNOWN_SEQUENCES, ids=["nothing-built", "rehearsal", "second-ref"])
+@pytest.mark.parametrize(
+    "sequence", KNOWN_SEQUENCES, ids=["nothing-built", "rehearsal", "second-ref", "extended-ref"]
+)
 def test_commands_that_once_disturbed_each_other_do_not(checkout: Checkout, sequence: Sequence[str]) -> None:
     for command in sequence:
         checkout.hold(command, sequence)

@@ -70,7 +70,7 @@ def test_a_release_starts_every_job_of_its_plan_once(nightly: Plan) -> None:
             started.append(f"{job.planned_job.platform} {job.planned_job.key}")
             assert job.runner == job.planned_job.runner
 
-    assert sorted(started) == sorted(f"{job.platform} {job.key}" for job in nightly.cells)
+    assert sorted(started) == sorted(f"{job.platform} {job.key}" for job in nightly.jobs)
 
 
 @pytest.mark.nightly
@@ -87,7 +87,7 @@ def test_a_shell_starts_with_the_variables_of_every_step(nightly: Plan) -> None:
             arrived = dict(line.split("=", 1) for line in completed.stdout.split("\0") if line)
             assert arrived.items() >= step.environment.items(), f"{job.path}, {step.name}"
 
-    assert len(checked_environments) > len(nightly.cells)
+    assert len(checked_environments) > len(nightly.jobs)
 
 
 class Receiver(Quiet, BaseHTTPRequestHandler):

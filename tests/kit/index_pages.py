@@ -91,8 +91,9 @@ def render_pages(title: str, page_files: Sequence[PageFile]) -> dict[str, str]:
     pages: dict[str, bytes] = {}
     sections: dict[str, bytes | memoryview] = {}
     for project, files in files_by_project.items():
-        pages_of_project, sections[project] = make_project_pages(project, sort_files(files), settings)
+        pages_of_project, section = make_project_pages(project, sort_files(files), settings)
         pages |= pages_of_project
+        sections[project] = section
     pages["simple/index.html"] = write_root_html(files_by_project)
     pages[ROOT_PAGE] = write_root_page(RootPage(fingerprints=dict.fromkeys(files_by_project, "0")))
     pages[FLAT_PAGE] = b"".join(write_flat_page(title, "", sections))

@@ -168,7 +168,7 @@ def changed_runners(**tables: Mapping[str, Any]) -> Data:
 def families_by_stage(plan: Plan, platform: str = "linux") -> dict[str, list[str]]:
     """Return the GPU families of a plan's jobs on a platform, by their stage."""
     families: dict[str, list[str]] = {}
-    for cell in plan.cells:
+    for cell in plan.jobs:
         if cell.platform == platform:
             families.setdefault(cell.stage, []).append(cell.gpu_family)
     return families

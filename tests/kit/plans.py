@@ -56,7 +56,7 @@ def make_plan(*jobs: PlannedJob, promote: Decision = YES) -> Plan:
         test_type="quick",
         test_type_reason="a test",
         test_labels={},
-        cells=jobs,
+        jobs=jobs,
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ci.promote import policy as promotion_policy
 from ci.promote.documents import (
     Decision,
     DocumentDigest,
@@ -11,12 +12,14 @@ from ci.promote.documents import (
     PromotedFile,
     Reason,
     Refusal,
+    ReleaseRecord,
     Ruling,
     StagedFile,
     StagedLock,
     StagingRecord,
 )
 from ci.promote.facts import SetFacts, StagedWheel
+from ci.promote.policy import PromotionPolicy
 from ci.promote.runs import CompletedTest, Outcome
 from core.cell import GroupCell, python_of_tag
 from tests.kit import wheels
@@ -166,6 +169,11 @@ def decision() -> Decision:
     )
 
 
+def release_record() -> ReleaseRecord:
+    """Return what a release index lists of the decision's set."""
+    return ReleaseRecord(family=FAMILY, decision=decision().key, files=decision().files)
+
+
 def refusal() -> Refusal:
     """Return why a set was not released."""
     return Refusal(
@@ -176,4 +184,15 @@ def refusal() -> Refusal:
         by="the release job",
         reasons=("no test_smoke has passed",),
         staged_keys=(staged_wheel().file.key,),
+    )
+
+
+def decide(facts: SetFacts, policy: PromotionPolicy, override: Override | None = None) -> Decision:
+    """Return the decision on a set."""
+    return promotion_policy.decide(
+        facts,
+        policy,
+        override,
+        by="the release job",
+        decided="2026-11-21T13:00:00+00:00",
     )

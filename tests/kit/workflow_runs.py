@@ -132,7 +132,7 @@ class RunOfPlan:
 
     @functools.cached_property
     def _jobs_by_key(self) -> Mapping[tuple[str, str], PlannedJob]:
-        return {(job.platform, job.key): job for job in self.plan.cells}
+        return {(job.platform, job.key): job for job in self.plan.jobs}
 
     def _start(self, path: str, workflow: Workflow, job: Mapping[str, Any], contexts: Contexts) -> StartedJob:
         environment = {
@@ -213,20 +213,20 @@ def bytes_of_environment(environment: Mapping[str, str]) -> int:
 def resolved(plan: Plan) -> Plan:
     """Return a plan with a version of torch in each of its jobs, as `resolve` writes them."""
     jobs: list[PlannedJob] = []
-    for job in plan.cells:
+    for job in plan.jobs:
         # Each ref has a version of its own, or fewer sets would be promoted.
         version = f"{TORCH_VERSION}.{job.torch_ref}"
         is_rocm = job.stage.endswith("rocm")
         jobs.append(job if is_rocm else job.model_copy(update={"versions": {"torch": version}}))
-    return plan.model_copy(update={"cells": tuple(jobs)})
+    return plan.model_copy(update={"jobs": tuple(jobs)})
 
 
 def grown(plan: Plan) -> Plan:
     """Return a plan with ten GPU families and five torch refs more, each like one that there is."""
-    jobs = list(plan.cells)
+    jobs = list(plan.jobs)
     for number in range(MORE_REFS):
         torch_ref = f"release/2.{90 + number}"
-        for job in plan.cells:
+        for job in plan.jobs:
             if job.torch_ref == "nightly":
                 name = job.name.replace("nightly", torch_ref)
                 jobs.append(job.model_copy(update={"torch_ref": torch_ref, "name": name}))
@@ -239,7 +239,7 @@ def grown(plan: Plan) -> Plan:
                 name = job.name.replace(job.gpu_family, gpu_family)
                 update = {"gpu_family": gpu_family, "artifact_group": gpu_family, "name": name}
                 jobs.append(job.model_copy(update=update))
-    return plan.model_copy(update={"cells": tuple(jobs)})
+    return plan.model_copy(update={"jobs": tuple(jobs)})
 
 
 @functools.cache
@@ -259,9 +259,9 @@ def largest_plan(run: str) -> Plan:
 
 def plan_of_platform(plan: Plan, platform: Platform) -> Plan:
     """Return what a workflow plans that builds one platform alone."""
-    cells = tuple(job for job in plan.cells if job.platform == platform)
+    cells = tuple(job for job in plan.jobs if job.platform == platform)
     variants = tuple(variant for variant in plan.variants if variant.platform == platform)
-    return plan.model_copy(update={"cells": cells, "variants": variants})
+    return plan.model_copy(update={"jobs": cells, "variants": variants})
 
 
 def release_of(plan: Plan, platform: Platform, *, settings: Mapping[str, str]) -> RunOfPlan:

@@ -410,9 +410,7 @@ READERS: Mapping[str, Reader] = {
     ),
     "staging record": promotion_reader(promotion_facts.staging_record(), StagingRecord),
     "decision": promotion_reader(promotion_facts.decision(), Decision),
-    "release record": promotion_reader(
-        promotion_facts.decision().release_record(promotion_facts.FAMILY), ReleaseRecord
-    ),
+    "release record": promotion_reader(promotion_facts.release_record(), ReleaseRecord),
     "refusal": promotion_reader(promotion_facts.refusal(), Refusal),
     "yanks": Reader(
         seeds=[json.dumps({WHEEL: "It is broken.", "demo==1.0": "It hangs."}).encode()],

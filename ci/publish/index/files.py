@@ -1,9 +1,12 @@
 """A file of an index: as its record says it is, as it is stored, and as a page lists it."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from packaging.version import Version
+
+_LETTERS_AND_NUMBER = re.compile(r"([a-z]+)([0-9]+)")
 
 
 class RecordedFile(NamedTuple):
@@ -86,3 +89,37 @@ def equal_spellings(page_files: Sequence[PageFile]) -> Sequence[tuple[str, str]]
             pairs.append((first_file.stored_file.filename, page_file.stored_file.filename))
 
     return pairs
+
+
+def misordered_versions(page_files: Sequence[PageFile]) -> Sequence[tuple[str, str]]:
+    """Return pairs of versions, the first of which installers prefer although its ROCm has a lower number.
+
+    PEP 440 compares ``rocm7`` and ``rocm10`` of a local version as texts.
+    """
+    preferred_versions: dict[str, Version] = {}
+    for page_file in page_files:
+        if page_file.yank_reason is None:
+            # The files are sorted: the last one of a release is what an installer prefers.
+            preferred_versions[page_file.version.public] = page_file.version
+
+    pairs: dict[tuple[str, str], None] = {}
+    for page_file in page_files:
+        preferred_version = preferred_versions.get(page_file.version.public)
+        if preferred_version is not None and _has_lower_number(preferred_version, page_file.version):
+            pairs[str(preferred_version), page_file.version_text] = None
+    return list(pairs)
+
+
+def _has_lower_number(version: Version, other: Version) -> bool:
+    """Return whether the first segments in which two local versions differ are a name with a lower number."""
+    segments = (version.local or "").split(".")
+    other_segments = (other.local or "").split(".")
+    for segment, other_segment in zip(segments, other_segments, strict=False):
+        if segment == other_segment:
+            continue
+        match = _LETTERS_AND_NUMBER.fullmatch(segment)
+        other_match = _LETTERS_AND_NUMBER.fullmatch(other_segment)
+        if match is None or other_match is None or match[1] != other_match[1]:
+            return False
+        return int(match[2]) < int(other_match[2])
+    return False

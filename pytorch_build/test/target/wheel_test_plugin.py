@@ -143,11 +143,8 @@ class Rule:
 
 def _matcher(patterns: list[str]) -> Callable[[str], object]:
     """Return a function that says whether one of the patterns takes a test."""
-    expressions: list[str] = []
-    for pattern in patterns:
-        # Brackets are an id's own.
-        escaped_pattern = pattern.replace("[", "[[]")
-        expressions.append(fnmatch.translate(escaped_pattern))
+    # Brackets are an id's own.
+    expressions = [fnmatch.translate(pattern.replace("[", "[[]")) for pattern in patterns]
     # Without patterns nothing matches.
     expression = "|".join(expressions) or "(?!)"
     return re.compile(expression).match
@@ -258,8 +255,7 @@ class WheelTests:
             # Older versions of pytest-rerunfailures keep the teardown of a failed attempt to themselves.
             self._end_attempt(node)
         if node not in self._attempts:
-            number = self._attempt_numbers.get(node, 1)
-            self._attempts[node] = Attempt(number)
+            self._attempts[node] = Attempt(self._attempt_numbers.get(node, 1))
         self._attempts[node].add(report)
         if report.when == "teardown":
             self._end_attempt(node)
@@ -327,8 +323,7 @@ class Attempt:
     def add(self, report: pytest.TestReport) -> None:
         """Count one phase's report; the worst outcome stays, with its message."""
         outcome = _outcome(report)
-        properties = dict(report.user_properties)
-        self.rule = str(properties.get(_RULE_PROPERTY, self.rule))
+        self.rule = str(dict(report.user_properties).get(_RULE_PROPERTY, self.rule))
         # A subtest's time is its test's, and only its failure counts.
         is_subtest = hasattr(report, "context")
         if is_subtest and outcome != "failed":
@@ -339,8 +334,7 @@ class Attempt:
         if self.outcome == "unrun":
             is_result = outcome != "passed" or report.when == "call"
         else:
-            rank = _WORST_FIRST.index(outcome)
-            is_result = rank < _WORST_FIRST.index(self.outcome)
+            is_result = _WORST_FIRST.index(outcome) < _WORST_FIRST.index(self.outcome)
         if is_result:
             self.outcome = outcome
             self.message = _message(report)
@@ -360,8 +354,7 @@ def plain_text(text: str, *, kept: str = "\n\t") -> str:
         if letter in kept or letter.isprintable():
             letters.append(letter)
         else:
-            quoted_letter = ascii(letter)
-            letters.append(quoted_letter[1:-1])
+            letters.append(ascii(letter)[1:-1])
     return "".join(letters)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from ci import changed_trees, interpreters
 from ci.changed_trees import ChangedTrees, run_trees
-from core.errors import MissingInputError, UsageError
+from core.errors import MissingInputError, SourceError, UsageError
 from pytorch_build.build.build import find_record
 from tests.kit.builds import LocalRun
 from tests.kit.nox_calls import printed_calls
@@ -37,6 +37,13 @@ def run(tmp_path: Path) -> LocalRun:
 
 def dry_run_of_change(run: LocalRun, changes: ChangedTrees, *, gpu_family: str = FAMILY) -> None:
     run_trees(run.common(gpu_family=gpu_family, dry_run=True), changes, python=PYTHON)
+
+
+def test_names_a_tree_that_is_not_there_before_a_gpu_that_is_not(run: LocalRun, tmp_path: Path) -> None:
+    changes = ChangedTrees(trees={"torch": tmp_path / "mine"})
+
+    with pytest.raises(SourceError, match="mine"):
+        run_trees(run.common(torch_ref="nightly", dry_run=True), changes)
 
 
 @pytest.mark.processes

@@ -186,8 +186,8 @@ def test_a_rehearsal_promotes_the_sample_on_any_machine() -> None:
     plan = make_plan(configure_options_of_release("rehearsal"), Target())
 
     assert plan.promote.value
-    assert {cell.gpu_family for cell in plan.cells} == {"cpu"}
-    assert {cell.torch_ref for cell in plan.cells} == {"sample"}
+    assert {cell.gpu_family for cell in plan.jobs} == {"cpu"}
+    assert {cell.torch_ref for cell in plan.jobs} == {"sample"}
 
 
 @pytest.mark.parametrize(

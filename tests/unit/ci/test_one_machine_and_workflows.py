@@ -238,7 +238,7 @@ def check_machines(scenario: Scenario, folder: Path) -> None:
     plan, jobs = scenario.simulate(folder)
     working_jobs = [job for job in jobs if job.name in {"build", "test"}]
 
-    assert Counter(job.machine for job in working_jobs) == Counter(job.runner for job in plan.cells)
+    assert Counter(job.machine for job in working_jobs) == Counter(job.runner for job in plan.jobs)
     for job in working_jobs:
         has_gpu = job.name == "test" and job.machine != "ubuntu-24.04"
         assert ("--device" in job.container.get("options", "")) == has_gpu, job.path

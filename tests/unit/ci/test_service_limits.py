@@ -151,7 +151,7 @@ def uses_of_run(name: str) -> Iterator[Use]:
         outputs = BYTES_OF_UTF16 * sum(len(text) for text in run.setup_outputs.values())
         yield Use(limit="job_outputs", what=what, amount=outputs)
         # The outputs of `setup` are those of its job, and of each workflow that it is called by.
-        other_outputs = BYTES_OF_UTF16 * CHARACTERS_OF_A_JOB * len(run.plan.cells)
+        other_outputs = BYTES_OF_UTF16 * CHARACTERS_OF_A_JOB * len(run.plan.jobs)
         yield Use(limit="run_outputs", what=what, amount=2 * outputs + other_outputs)
         yield from uses_of_matrices(run, what)
 

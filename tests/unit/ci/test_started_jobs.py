@@ -40,9 +40,9 @@ def test_ci_starts_every_job_of_its_plan_once() -> None:
 
     started = [job.planned_job for job in jobs_at_work(plan, "ci.yml")]
 
-    assert {job.platform for job in plan.cells} == {"linux", "windows"}
-    assert len(started) == len(plan.cells)
-    assert all(job in started for job in plan.cells)
+    assert {job.platform for job in plan.jobs} == {"linux", "windows"}
+    assert len(started) == len(plan.jobs)
+    assert all(job in started for job in plan.jobs)
 
 
 def test_a_job_starts_on_the_machine_of_the_plan() -> None:

@@ -111,7 +111,7 @@ def test_reads_a_plan_that_does_not_say_whose_machines_it_has(plan: Plan) -> Non
     older_plan = Plan.model_validate_json(older_content)
 
     assert "hosted" not in older_content
-    assert [job.key for job in older_plan.cells] == [job.key for job in plan.cells]
+    assert [job.key for job in older_plan.jobs] == [job.key for job in plan.jobs]
 
 
 def test_the_outputs_of_a_plan_keep_their_json(plan: Plan) -> None:

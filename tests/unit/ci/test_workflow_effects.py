@@ -167,7 +167,7 @@ def members_of_plan() -> set[str]:
     plan = plan_event("schedule")
 
     members: set[str] = set()
-    for job in plan.cells:
+    for job in plan.jobs:
         members.update(plan.row(job.model_copy(update=flags)))
     return members
 

@@ -128,7 +128,7 @@ def planned_sessions(file: str) -> set[str]:
     plan = make_plan(["--event=schedule", "--torch-ref=nightly"], Target())
 
     sessions: set[str] = set()
-    for cell in plan.cells:
+    for cell in plan.jobs:
         if cell.stage in stages:
             sessions.update(STEPS_BY_NAME[step].session for step in cell.sessions)
     return sessions

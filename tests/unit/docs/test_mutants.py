@@ -94,7 +94,7 @@ def checkout(tmp_path: Path) -> Path:
 
 @pytest.mark.processes
 def test_shows_the_mutant_that_no_test_finds(checkout: Path) -> None:
-    count, (survivor,) = mutants.measured(checkout, "core/limits.py", ["tests"])
+    count, (survivor,) = mutants.measure(checkout, "core/limits.py", ["tests"])
 
     assert count == 2
     assert survivor.line == "return count < Limit().most"
@@ -106,6 +106,6 @@ def test_measures_no_module_whose_tests_fail(checkout: Path) -> None:
     commit_files(checkout, {"core/limits.py": CHECKOUT["core/limits.py"].replace("7", "5")})
 
     with pytest.raises(CheckError, match=r"core/limits\.py") as raised:
-        mutants.measured(checkout, "core/limits.py", ["tests"])
+        mutants.measure(checkout, "core/limits.py", ["tests"])
 
     assert raised.value.hint.endswith("pytest tests")

@@ -2,7 +2,9 @@ import hashlib
 import io
 import os
 import random
+import re
 import stat
+import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -183,6 +185,7 @@ def test_extracts_files_of_every_stage(tmp_path: Path, name: ArchiveName) -> Non
     assert [artifact.stages for artifact in scan(tmp_path / "out")] == [("a/stage", "b/stage")]
 
 
+@pytest.mark.usefixtures("needs_links")
 def test_extracts_links_of_both_kinds(tmp_path: Path) -> None:
     content = tar(
         file("a/stage/lib/x.so.1", b"library"),
@@ -209,6 +212,7 @@ def test_extracts_links_of_both_kinds(tmp_path: Path) -> None:
         pytest.param(folder("a/stage/x", 0o1777), 0o777, id="sticky folder"),
     ],
 )
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps no such permissions")
 def test_keeps_permissions_but_none_that_give_power(tmp_path: Path, member: TarMember, mode: int) -> None:
     artifact = unpack(tar(member), tmp_path / "out")
 
@@ -225,6 +229,7 @@ def test_extracts_into_a_folder_that_nobody_may_enter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tar_format", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT], ids=["pax", "GNU"])
+@pytest.mark.usefixtures("needs_links")
 def test_extracts_long_names_and_links(tmp_path: Path, tar_format: TarFormat) -> None:
     name = "a/stage/" + "/".join(["d" * 60] * 5) + "/file-ü"
     members = [
@@ -374,7 +379,7 @@ def test_leaves_nothing_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(os, "write", fail)
 
-    with pytest.raises(FatalError, match="a/stage/x"):
+    with pytest.raises(FatalError, match=re.escape(str(Path("a/stage/x")))):
         unpack(tar(file("a/stage/x", b"1")), tmp_path / "out")
 
     assert list((tmp_path / "out").iterdir()) == []
@@ -409,6 +414,7 @@ def read_tree(root: Path) -> dict[str, tuple[int, bytes]]:
     return tree
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="the names are any that Linux allows")
 @given(
     tree=st.dictionaries(
         st.lists(path_parts, min_size=1, max_size=3).map(tuple),

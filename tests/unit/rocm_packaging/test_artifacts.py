@@ -96,6 +96,7 @@ def test_refuses_an_artifact_without_a_manifest(tmp_path: Path) -> None:
 # One tree of several artifacts
 
 
+@pytest.mark.usefixtures("needs_links")
 def test_merges_stages_without_their_folders(tmp_path: Path) -> None:
     library = write_artifact(tmp_path, "a_lib_generic", {"lib/x.so.1": "x"})
     (library / STAGE / "lib/x.so").symlink_to("x.so.1")
@@ -127,25 +128,36 @@ def test_refuses_different_files_in_one_place(tmp_path: Path, content: str) -> N
         merged(scan(tmp_path))
 
 
-@pytest.mark.parametrize("stage", ["a/stage", "b/stage"])
-@pytest.mark.parametrize("kind", ["file", "link"])
-def test_refuses_a_file_or_link_where_another_artifact_has_a_folder(
-    tmp_path: Path, kind: str, stage: str
-) -> None:
-    write_artifact(tmp_path, "a_lib_generic", {"lib/real/x": "x"}, stage="a/stage")
-    folder = write_artifact(tmp_path, "b_run_generic", {"lib/y": "y"}, stage=stage)
-    write_artifact(tmp_path, "c_run_generic", {"lib/tool/deep/z": "z"}, stage="a/stage")
-    tool = folder / stage / "lib/tool"
-    if kind == "file":
-        tool.write_text("t", encoding="utf-8")
-    else:
-        tool.symlink_to("real")
+def write_opposing_artifacts(root: Path, stage: str) -> Path:
+    """Write an artifact that has the folder lib/tool; return that path in the stage of another one."""
+    write_artifact(root, "a_lib_generic", {"lib/real/x": "x"}, stage="a/stage")
+    folder = write_artifact(root, "b_run_generic", {"lib/y": "y"}, stage=stage)
+    write_artifact(root, "c_run_generic", {"lib/tool/deep/z": "z"}, stage="a/stage")
+    return folder / stage / "lib/tool"
 
+
+def require_refusal(root: Path, kind: str) -> None:
+    """Require that merging the artifacts names what lies in the place of the folder, and where."""
     with pytest.raises(ArtifactError) as raised:
-        merged(scan(tmp_path))
+        merged(scan(root))
 
     for subject in (f"lib/tool is a {kind}", "b_run_generic", "c_run_generic"):
         assert subject in raised.value.message
+
+
+@pytest.mark.parametrize("stage", ["a/stage", "b/stage"])
+def test_refuses_a_file_where_another_artifact_has_a_folder(tmp_path: Path, stage: str) -> None:
+    write_opposing_artifacts(tmp_path, stage).write_text("t", encoding="utf-8")
+
+    require_refusal(tmp_path, "file")
+
+
+@pytest.mark.usefixtures("needs_links")
+@pytest.mark.parametrize("stage", ["a/stage", "b/stage"])
+def test_refuses_a_link_where_another_artifact_has_a_folder(tmp_path: Path, stage: str) -> None:
+    write_opposing_artifacts(tmp_path, stage).symlink_to("real")
+
+    require_refusal(tmp_path, "link")
 
 
 @pytest.mark.parametrize(
@@ -168,6 +180,7 @@ def test_refuses_two_spellings_of_a_name_for_windows_alone(
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "../../../outside", ".."])
+@pytest.mark.usefixtures("needs_links")
 def test_refuses_a_link_out_of_the_tree(tmp_path: Path, target: str) -> None:
     folder = write_artifact(tmp_path, "a_lib_generic", {"lib/x": "x"})
     (folder / STAGE / "link").symlink_to(target)

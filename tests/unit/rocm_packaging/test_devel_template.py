@@ -144,6 +144,7 @@ def test_links_a_core_anew_that_was_replaced(environment: Environment) -> None:
     assert (tree / "include/x.h").exists()
 
 
+@pytest.mark.usefixtures("needs_links")
 @pytest.mark.parametrize("is_reversed", [False, True])
 def test_makes_links_in_any_order_of_the_archive(environment: Environment, *, is_reversed: bool) -> None:
     environment.install_core({"lib/libx.so.1": "core"})
@@ -314,6 +315,7 @@ def test_refuses_a_hostile_member_before_anything_is_written(
     assert environment.recorded_paths() == paths_before
 
 
+@pytest.mark.usefixtures("needs_links")
 def test_refuses_a_link_that_passes_through_another_package(
     environment: Environment,
 ) -> None:

@@ -105,7 +105,7 @@ def test_compares_only_what_both_ends_know() -> None:
 
 
 def test_shows_how_to_list_the_commits_of_a_public_repository() -> None:
-    page = "https://github.com/o/torch/compare/aaaaaaaaaaaa...bbbbbbbbbbbb"
+    page = f"https://github.com/o/torch/compare/{'a' * 40}...{'b' * 40}"
 
     assert hints_about("torch", GOOD_FACTS, BAD_FACTS) == (
         "git log --oneline aaaaaaaaaaaa..bbbbbbbbbbbb",

@@ -1,6 +1,7 @@
 """A run's artifacts: listed, chosen for a GPU family, and fetched into a folder."""
 
 import io
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -329,12 +330,16 @@ def test_an_interrupt_stops_every_fetch(
     store: WatchedStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped: list[str] = []
+    main_thread = threading.get_ident()
+    stopping = threading.Event()
+    monkeypatch.setattr("ci.plan.artifacts.STOPPING", stopping)
+    monkeypatch.setattr("core.parallel.STOPPING", stopping)
 
     def extract(_stream: BinaryIO, name: ArchiveName, *_: Path, **options: object) -> None:
         on_bytes = options["on_bytes"]
         assert callable(on_bytes)
         if name.stem == GENERIC:
-            raise KeyboardInterrupt
+            signal.pthread_kill(main_thread, signal.SIGINT)
         try:
             while True:
                 on_bytes(1)
@@ -348,7 +353,8 @@ def test_an_interrupt_stops_every_fetch(
     with pytest.raises(KeyboardInterrupt):
         artifacts.fetch(store, plan_fetch(store), folder)
 
-    assert set(stopped) <= {OF_FAMILY, OF_TARGET}
+    assert stopping.is_set()
+    assert set(stopped) <= {GENERIC, OF_FAMILY, OF_TARGET}
     with pytest.raises(ArtifactError, match="incomplete"):
         scan(folder)
 

@@ -99,7 +99,7 @@ def test_a_merge_group_is_planned_as_a_push_to_its_branch() -> None:
     group_plan = plan(question("merge_group", merge_group(), files=["ci/pipeline.py"]))
     push_plan = plan(question("push", push("main"), files=["ci/pipeline.py"]))
 
-    assert group_plan.cells == push_plan.cells
+    assert group_plan.jobs == push_plan.jobs
     assert group_plan.release_type == "ci"
     assert not group_plan.promote.value
 

@@ -60,7 +60,7 @@ def test_an_expected_failure_counts_again_after_its_last_day() -> None:
 
     plan = plan_event("push", push(), data=data, today=date(2026, 9, 1))
 
-    assert not any(job.expect_failure for job in plan.cells)
+    assert not any(job.expect_failure for job in plan.jobs)
     assert "2026-08-31" in plan.notes[0]
 
 
@@ -80,7 +80,7 @@ def test_an_expected_failure_of_one_ref_leaves_the_others() -> None:
 
     plan = plan_event("push", push(), data=data)
 
-    assert not any(job.expect_failure for job in plan.cells)
+    assert not any(job.expect_failure for job in plan.jobs)
 
 
 def test_a_dispatch_may_expect_to_fail() -> None:

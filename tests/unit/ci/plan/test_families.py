@@ -92,7 +92,7 @@ def test_a_dispatch_names_the_machines_of_its_jobs() -> None:
         linux_build_runner="ubuntu-22.04",
     )
 
-    assert {job.runner for job in plan.cells} == {"linux-gfx90a-1gpu-ossci-rocm", "ubuntu-22.04"}
+    assert {job.runner for job in plan.jobs} == {"linux-gfx90a-1gpu-ossci-rocm", "ubuntu-22.04"}
 
 
 def test_refuses_a_machine_that_nobody_serves() -> None:

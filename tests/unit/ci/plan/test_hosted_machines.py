@@ -20,12 +20,12 @@ def data_with_long_tests() -> Data:
 def jobs_of_fork(data: Data | None = None) -> list[PlannedJob]:
     """Return the jobs of a fork's nightly, which has no machines but GitHub's."""
     plan = plan_event("schedule", release_type="nightly", data=data, repository=FORK)
-    return list(plan.cells)
+    return list(plan.jobs)
 
 
 def test_a_job_says_whether_github_owns_its_machine() -> None:
     labels_of_github = ci_data().runners.github
-    jobs = [*jobs_of_fork(), *nightly_plan().cells]
+    jobs = [*jobs_of_fork(), *nightly_plan().jobs]
 
     assert {job.hosted for job in jobs} == {True, False}
     for job in jobs:
@@ -33,7 +33,7 @@ def test_a_job_says_whether_github_owns_its_machine() -> None:
 
 
 def test_a_test_on_a_machine_of_github_ends_before_github_ends_its_job() -> None:
-    jobs = [*jobs_of_fork(data_with_long_tests()), *nightly_plan().cells]
+    jobs = [*jobs_of_fork(data_with_long_tests()), *nightly_plan().jobs]
 
     for job in jobs:
         if job.hosted:

@@ -14,7 +14,7 @@ CANDIDATE = {"rocm_package_version": "10.1.0rc1"}
 
 
 def test_every_job_of_a_nightly_release_has_a_name_of_its_own() -> None:
-    jobs = nightly_plan().cells
+    jobs = nightly_plan().jobs
 
     assert len(jobs) > 500
     assert len({(job.platform, job.stage, job.name) for job in jobs}) == len(jobs)
@@ -79,7 +79,7 @@ def nightly_plan_with_versions() -> Plan:
     """The plan of a nightly release as its jobs get it: with the versions of the wheels to come."""
     versions = {"torch": f"2.14.0a0+rocm{NIGHTLY_VERSION}"}
     jobs: list[PlannedJob] = []
-    for job in nightly_plan().cells:
+    for job in nightly_plan().jobs:
         is_rocm = job.stage.endswith("rocm")
         jobs.append(job if is_rocm else job.model_copy(update={"versions": versions}))
     return nightly_plan().model_copy(update={"cells": tuple(jobs)})
@@ -93,7 +93,7 @@ def test_outputs_grow_by_a_short_row_with_each_job(
 
     characters = sum(len(text) for text in outputs(plan).values())
 
-    assert characters < 150 * len(plan.cells)
+    assert characters < 150 * len(plan.jobs)
 
 
 def test_rows_of_a_nightly_release_do_not_say_where_rocm_comes_from(nightly_plan_with_versions: Plan) -> None:

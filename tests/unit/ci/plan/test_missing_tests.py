@@ -28,7 +28,7 @@ def covered_tests(plan: Plan) -> set[str]:
     """Return the names of the tests that a plan's jobs run."""
     names: set[str] = set()
     for name, test in ci_data().triggers.tests.items():
-        for job in plan.cells:
+        for job in plan.jobs:
             parts = (job.stage, job.config)
             if parts == (test.stage, test.config):
                 names.add(name)
@@ -77,7 +77,7 @@ def test_each_test_that_a_pull_request_asks_for_has_a_job_or_a_warning(
 
     for name in tests:
         assert (name in covered_tests(plan)) != bool(notes_about(plan, name))
-    is_tested = any(job.stage.startswith("test_") for job in plan.cells)
+    is_tested = any(job.stage.startswith("test_") for job in plan.jobs)
     assert is_tested or "is requested, and no job runs it" in summary(plan)
 
 

@@ -504,7 +504,7 @@ def test_a_plan_of_rocm_alone_is_empty_where_an_index_has_it() -> None:
 
     plan_with_rocm = completed(plan, origins_of_index(plan))
 
-    assert plan_with_rocm.cells == ()
+    assert plan_with_rocm.jobs == ()
     assert plan_with_rocm.variants == ()
     assert not plan_with_rocm.enable_build_jobs.value
     assert "build:pytorch" in plan_with_rocm.enable_build_jobs.reason
@@ -526,12 +526,12 @@ def test_completion_moves_jobs_of_indexed_rocm_to_what_is_left_out(
 
     plan_with_rocm = completed(plan, indexed)
 
-    assert len(plan_with_rocm.cells) + len(plan_with_rocm.left_out) == len(plan.cells) + len(plan.left_out)
-    assert groups_of(plan_with_rocm.variants) == groups_of(plan_with_rocm.cells)
+    assert len(plan_with_rocm.jobs) + len(plan_with_rocm.left_out) == len(plan.jobs) + len(plan.left_out)
+    assert groups_of(plan_with_rocm.variants) == groups_of(plan_with_rocm.jobs)
     assert Plan.model_validate_json(plan_with_rocm.model_dump_json()) == plan_with_rocm
 
     groups_of_index = groups_of(indexed)
-    for job in plan_with_rocm.cells:
+    for job in plan_with_rocm.jobs:
         if (job.platform, job.artifact_group) in groups_of_index:
             assert not {"fetch_artifacts", "build_rocm", "test_rocm"} & set(job.sessions)
             assert plan_with_rocm.rocm_row(job)["index_url"] == INDEX_URL

@@ -17,7 +17,7 @@ def hostile_plan() -> Plan:
 def test_every_job_has_its_reason() -> None:
     rows = job_table(nightly_plan()).rows
 
-    assert len(rows) == len(nightly_plan().cells)
+    assert len(rows) == len(nightly_plan().jobs)
     for row in rows:
         assert all(row)
 

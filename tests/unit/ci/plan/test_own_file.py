@@ -76,9 +76,9 @@ def test_the_guides_file_plans_the_jobs_that_the_guide_names(
 
     plan = plan_push(capsys, guide_file)
 
-    assert paragraph.startswith(f"plans {len(plan.cells)} jobs: ")
-    assert {job.gpu_family for job in plan.cells} == set(re.findall(r"for `(gfx\S+)`", paragraph))
-    assert {job.torch_ref for job in plan.cells} == {None, "my-branch"}
+    assert paragraph.startswith(f"plans {len(plan.jobs)} jobs: ")
+    assert {job.gpu_family for job in plan.jobs} == set(re.findall(r"for `(gfx\S+)`", paragraph))
+    assert {job.torch_ref for job in plan.jobs} == {None, "my-branch"}
     assert f"go to `{plan.store.store}`" in paragraph
 
 
@@ -87,8 +87,8 @@ def test_the_guides_file_plans_for_its_own_machines(
 ) -> None:
     plan = plan_push(capsys, guide_file)
 
-    assert {job.runner for job in plan.cells if job.stage.startswith("build")} == {"my-builder"}
-    assert {job.runner for job in plan.cells if job.stage.startswith("test")} == {"my-mi300"}
+    assert {job.runner for job in plan.jobs if job.stage.startswith("build")} == {"my-builder"}
+    assert {job.runner for job in plan.jobs if job.stage.startswith("test")} == {"my-mi300"}
 
 
 def test_a_dispatch_of_all_families_plans_the_same_jobs(
@@ -100,7 +100,7 @@ def test_a_dispatch_of_all_families_plans_the_same_jobs(
 
     dispatched = Plan.model_validate_json(printed)
     pushed = plan_push(capsys, guide_file)
-    assert {job.name for job in dispatched.cells} == {job.name for job in pushed.cells}
+    assert {job.name for job in dispatched.jobs} == {job.name for job in pushed.jobs}
 
 
 def test_the_guides_file_gives_the_matrix_its_families(guide_file: Path) -> None:

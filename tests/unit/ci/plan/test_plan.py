@@ -151,7 +151,7 @@ def test_the_label_to_skip_ci_leaves_nothing() -> None:
 
     assert plan.enable_build_jobs.reason == "label ci:skip"
     assert not plan.build_pytorch.value
-    assert plan.cells == ()
+    assert plan.jobs == ()
     assert plan.variants == ()
 
 
@@ -221,7 +221,7 @@ def test_jobs_that_test_on_a_machine_without_a_gpu_say_so() -> None:
     plan = nightly_plan()
     without_gpu: set[str] = set()
     with_gpu: set[str] = set()
-    for cell in plan.cells:
+    for cell in plan.jobs:
         if cell.stage.startswith("test_"):
             labels = without_gpu if plan.row(cell).get("without_gpu") else with_gpu
             labels.add(cell.runner)
@@ -555,8 +555,8 @@ def test_refuses_a_dispatch_with_a_mistake(inputs: dict[str, Any], mention: str)
 def test_a_dispatch_that_names_no_family_builds_those_of_a_pull_request() -> None:
     plan = plan_dispatch()
 
-    assert {job.gpu_family for job in plan.cells} == {
-        job.gpu_family for job in plan_event("pull_request", pull_request()).cells
+    assert {job.gpu_family for job in plan.jobs} == {
+        job.gpu_family for job in plan_event("pull_request", pull_request()).jobs
     }
     assert plan.build_pytorch.value
 
@@ -578,7 +578,7 @@ def test_a_fork_gets_nothing_that_it_could_write_to(plan_of_fork: Plan) -> None:
 
 
 def test_a_forks_job_builds_rocm_and_pytorch_at_once(plan_of_fork: Plan) -> None:
-    assert {job.stage for job in plan_of_fork.cells} == {"build_rocm", "build_pytorch"}
+    assert {job.stage for job in plan_of_fork.jobs} == {"build_rocm", "build_pytorch"}
     (job,) = plan_of_fork.matrix("linux", "build_pytorch")
     assert job.sessions[:2] == ("fetch_artifacts", "build_rocm")
     assert job.sessions[-1] == "check_wheels"
@@ -596,13 +596,13 @@ def test_builds_a_fork_on_machines_that_end_with_their_job(inputs: Mapping[str, 
 
     plan = plan_event("pull_request", payload, inputs_of_call=inputs)
 
-    assert {job.runner for job in plan.cells} <= {*ci_data().runners.github}
+    assert {job.runner for job in plan.jobs} <= {*ci_data().runners.github}
 
 
 def test_another_owner_builds_on_githubs_machines() -> None:
     plan = plan_event("push", push(), repository="downstream/TheRock")
 
-    assert {job.runner for job in plan.cells} == {"ubuntu-24.04", "windows-2022"}
+    assert {job.runner for job in plan.jobs} == {"ubuntu-24.04", "windows-2022"}
 
 
 def test_another_owner_uploads_to_its_own_store() -> None:
@@ -611,7 +611,7 @@ def test_another_owner_uploads_to_its_own_store() -> None:
     plan = plan_event("push", push(), repository="downstream/TheRock", data=data)
 
     assert plan.store.store == "out"
-    assert {job.stage for job in plan.cells} == {"build_rocm", "build_pytorch", "test_rocm"}
+    assert {job.stage for job in plan.jobs} == {"build_rocm", "build_pytorch", "test_rocm"}
     reason = reason_left_out(plan, "test_pytorch, gfx94X-dcgpu, nightly, Python 3.12 on linux")
     assert "repositories of ROCm" in reason
 

@@ -21,7 +21,7 @@ def test_plans_test_all_that_a_release_of_their_type_requires() -> None:
             plan = plan_event("schedule", inputs_of_call=versions, release_type=release_type)
             tested = {
                 (cell.gpu_family, cell.platform, cell.python, step_of(cell.config or ""))
-                for cell in plan.cells
+                for cell in plan.jobs
                 if cell.stage == "test_torch"
             }
             for family in row.families:

@@ -12,7 +12,7 @@ from ci.promote.documents import DocumentDigest, PromotedFile, StagedFile, Stagi
 from ci.promote.facts import SetFacts, StagedWheel
 from ci.promote.promotion import identity_of, promoted_files
 from ci.promote.runs import python_tag_of_file, read_group
-from ci.promote.staging import merge_staging_records, read_locks
+from ci.promote.staging import merge_staging_records, stage_locks
 from core.cell import GroupCell
 from core.errors import MissingInputError, StoreError, UsageError
 from core.stores import Store
@@ -186,7 +186,7 @@ def test_a_lock_promises_triton_to_gpus_alone(tmp_path: Path, family: str, *, ha
     base_versions = {"torch": runs.TORCH_BASE_VERSION, "triton": "3.6.0"}
     runs.write_source_lock(store, run, base_versions=base_versions)
 
-    (lock,) = read_locks(store, run, family, {})
+    (lock,) = stage_locks(store, run, family, {})
 
     assert "torch" in lock.promised
     assert ("triton" in lock.promised) is has_triton

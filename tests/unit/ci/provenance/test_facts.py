@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 from packageurl import PackageURL
 
-from ci.__main__ import VERBS
 from ci.provenance import facts
 from ci.provenance.facts import RecordedFile, ResourceDescriptor, RunRecords, materials_of
 from core.cli.options import ROOT
 from core.errors import DataError
 from core.run.records import FileRecord
-from docs.command_tables import all_sessions
 from tests.kit import provenance as samples
 from tests.kit.provenance import digest_of
 
@@ -162,12 +160,24 @@ def test_rejects_a_time_that_is_none() -> None:
         facts.times(samples.recorded(record))
 
 
-def test_has_build_types_of_sessions_alone() -> None:
-    assert facts.names().build_types.keys() <= {session.name for session in all_sessions()}
-    assert any(verb.name == "provenance" for verb in VERBS)
+@pytest.mark.parametrize(
+    ("step", "build_type"),
+    [
+        ("build_rocm", facts.ROCM_BUILD_TYPE),
+        ("build_torch", facts.PYTORCH_BUILD_TYPE),
+        ("build_apex", facts.PYTORCH_BUILD_TYPE),
+        ("upload-0123", None),
+        ("test_rocm", None),
+    ],
+)
+def test_only_our_own_builds_have_a_build_type(step: str, build_type: str | None) -> None:
+    stored_record = samples.recorded(samples.step_record(step))
+    recorded_file = facts.RecordedFile(group=samples.GROUP, file=samples.TORCH, stored_record=stored_record)
+
+    assert recorded_file.build_type == build_type
 
 
-@pytest.mark.parametrize("uri", [*facts.names().build_types.values(), facts.names().builders["local"]])
+@pytest.mark.parametrize("uri", [facts.ROCM_BUILD_TYPE, facts.PYTORCH_BUILD_TYPE, facts.LOCAL_BUILDER])
 def test_the_docs_explain_every_build_type_and_builder(uri: str) -> None:
     page = (ROOT / "docs" / "provenance.md").read_text(encoding="utf-8")
     headings = [line.lstrip("# ") for line in page.splitlines() if line.startswith("#")]

@@ -121,7 +121,7 @@ def test_names_the_record_by_its_digest(torch_statement: dict[str, Any]) -> None
 def test_claims_no_workflow_for_a_developers_build() -> None:
     details = statement_of(samples.run_records(), samples.TRITON)["predicate"]["runDetails"]
 
-    assert details["builder"]["id"] == facts.names().builders["local"]
+    assert details["builder"]["id"] == facts.LOCAL_BUILDER
     assert details["metadata"]["invocationId"].startswith("down-stream/123-linux/manifests/")
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.report import model
-from ci.report.compare import SOUND, compare_pages, thresholds
+from ci.report.compare import SLOWER_PART, SLOWER_SECONDS, SOUND, compare_pages
 from ci.report.facts import RunFacts, read_run
 from ci.report.page import make_page
 from core.cli.options import Common
@@ -47,13 +47,12 @@ def changes_of_kind(
 # --- Builds and wheels -----------------------------------------------------------------------
 
 
-def test_a_build_is_not_slower_up_to_the_thresholds_of_the_data() -> None:
-    threshold = thresholds().build_seconds
-    little_slower = make_cell_page(seconds=3600 * (1 + threshold.relative) - 1)
+def test_a_build_is_not_slower_up_to_the_thresholds() -> None:
+    little_slower = make_cell_page(seconds=3600 * (1 + SLOWER_PART) - 1)
 
     assert compare_pages(make_cell_page(), little_slower) == ()
     # A build of a second may take many times as long.
-    assert compare_pages(make_cell_page(seconds=1), make_cell_page(seconds=threshold.absolute)) == ()
+    assert compare_pages(make_cell_page(seconds=1), make_cell_page(seconds=SLOWER_SECONDS)) == ()
 
 
 def test_a_slower_build_is_a_change() -> None:

@@ -94,7 +94,7 @@ def test_a_laptop_prints_the_plan_that_ci_makes(configure: Configure, happen: Ha
     happen("pull_request", pull_request("gfx1151", "build:pytorch"))
     in_ci = configure("--json").plan
 
-    assert in_ci.cells == laptop.cells
+    assert in_ci.jobs == laptop.jobs
     assert in_ci.variants == laptop.variants
     assert in_ci.left_out == laptop.left_out
     assert in_ci.event.labels == laptop.event.labels
@@ -114,7 +114,7 @@ def test_prints_decisions_jobs_and_what_is_left_out(configure: Configure) -> Non
 def test_sets_the_outputs_of_a_job(configure: Configure, happen: Happen, tmp_path: Path) -> None:
     happen("push", push("release/1"))
 
-    assert configure("--output", "plan.json").exit_code == 0
+    assert configure("--output", tmp_path / "plan.json").exit_code == 0
 
     values = read_outputs(tmp_path / "outputs")
     assert json.loads(values["build_pytorch"]) is True
@@ -133,8 +133,8 @@ def test_a_workflow_of_one_platform_plans_no_other_one(
     event_plan = configure("--release-type", "nightly", "--platforms", platform, "--json").plan
     both_plan = configure("--release-type", "nightly", "--json").plan
 
-    assert {job.platform for job in both_plan.cells} == {"linux", "windows"}
-    assert event_plan.cells == tuple(job for job in both_plan.cells if job.platform == platform)
+    assert {job.platform for job in both_plan.jobs} == {"linux", "windows"}
+    assert event_plan.jobs == tuple(job for job in both_plan.jobs if job.platform == platform)
 
 
 def test_the_summary_of_a_job_tells_what_could_not_be_asked(
@@ -177,7 +177,7 @@ def test_inputs_of_a_calling_workflow_replace_those_of_the_event(
 
     plan = configure("--json").plan
 
-    assert {job.torch_ref for job in plan.cells} == {"sample"}
+    assert {job.torch_ref for job in plan.jobs} == {"sample"}
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "[" * 5000])
@@ -195,15 +195,15 @@ def test_options_name_refs_and_families(configure: Configure) -> None:
 
     plan = configure("--event", "schedule", *options, "--json").plan
 
-    assert {job.gpu_family for job in plan.cells} == {"gfx1151"}
-    assert {job.torch_ref for job in plan.cells} == {None, "release/2.10"}
-    assert {job.platform for job in plan.cells} == {"linux", "windows"}
+    assert {job.gpu_family for job in plan.jobs} == {"gfx1151"}
+    assert {job.torch_ref for job in plan.jobs} == {None, "release/2.10"}
+    assert {job.platform for job in plan.jobs} == {"linux", "windows"}
 
 
 def test_an_option_builds_a_family_only_on_its_platforms(configure: Configure) -> None:
     plan = configure("--event", "workflow_dispatch", "--gpu-family", "gfx94X-dcgpu", "--json").plan
 
-    assert {job.platform for job in plan.cells} == {"linux"}
+    assert {job.platform for job in plan.jobs} == {"linux"}
 
 
 def test_suggests_the_family_that_is_meant(configure: Configure) -> None:

@@ -19,7 +19,7 @@ def test_names_the_session_and_the_option_that_it_does_not_have() -> None:
     with pytest.raises(UsageError, match=r"check_wheels .*--no-split") as refused:
         later_sessions.require_known_options({"build_torch": BUILD, "check_wheels": CHECK})
 
-    assert "nox -s check_wheels" in str(refused.value)
+    assert "check_wheels" in refused.value.hint
 
 
 def test_leaves_to_pytest_what_a_test_session_passes_on() -> None:

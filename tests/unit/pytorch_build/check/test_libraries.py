@@ -86,6 +86,7 @@ def test_reads_the_headers_of_a_library() -> None:
         dynamic=True,
         runpath_at=facts.runpath_at,
         stack="RWE",
+        page_size=0x10000,
         debug_bytes=15,
         glibc=(2, 34),
         sections=facts.sections,

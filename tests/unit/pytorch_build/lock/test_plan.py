@@ -62,7 +62,7 @@ def test_gives_a_job_the_versions_of_the_wheels_that_it_builds(
 ) -> None:
     completed, _locks = complete_plan(make_plan(pytorch_job(**facts)), Locks())
 
-    assert completed.cells[0].versions == versions
+    assert completed.jobs[0].versions == versions
 
 
 def test_gives_a_test_the_versions_that_its_build_makes() -> None:
@@ -70,13 +70,13 @@ def test_gives_a_test_the_versions_that_its_build_makes() -> None:
 
     completed, _locks = complete_plan(make_plan(pytorch_job(), tests), Locks())
 
-    assert completed.cells[1].versions == completed.cells[0].versions
+    assert completed.jobs[1].versions == completed.jobs[0].versions
 
 
 def test_gives_no_versions_to_a_job_of_rocm() -> None:
     completed, _locks = complete_plan(make_plan(pytorch_job(), ROCM_JOB), Locks())
 
-    assert completed.cells[1].versions == {}
+    assert completed.jobs[1].versions == {}
 
 
 def test_locks_a_ref_once_for_each_platform_with_a_gpu_family() -> None:
@@ -169,7 +169,7 @@ def test_accepts_wheels_of_one_version_that_never_meet(facts: Mapping[str, Any])
 
     completed, _locks = complete_plan(make_plan(first, second), lock_two_torches)
 
-    audio_versions = [cell.versions["torchaudio"] for cell in completed.cells]
+    audio_versions = [cell.versions["torchaudio"] for cell in completed.jobs]
     assert audio_versions == ["2.11+rocm7", "2.11+rocm7"]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from core import process
-from core.errors import EnvironmentSetupError, UsageError
+from core.errors import EnvironmentSetupError, SourceError, UsageError
 from core.status import Pending
 from pytorch_build.build.build import Work
 from pytorch_build.build.request import BuildOptions
@@ -220,6 +220,15 @@ def test_a_tree_without_a_version_gets_the_locks(
 
     assert result.exit_code == 0, result.report
     assert builds[0].inputs.version == "3.6.0+cpu.sample"
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("builds")
+def test_names_a_tree_that_is_not_there_before_a_gpu_that_is_not(front: Front, tmp_path: Path) -> None:
+    result = front("build", "torch", "--torch-ref=nightly", "--pytorch-dir", tmp_path / "mine")
+
+    assert result.exit_code == SourceError.exit_code, result.report
+    assert str(tmp_path / "mine") in result.report
 
 
 @pytest.mark.processes

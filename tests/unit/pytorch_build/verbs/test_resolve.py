@@ -147,11 +147,11 @@ def test_completes_a_plan_where_it_lies(
     make_plan(linux_cell, windows_cell).write(tmp_path / "plan.json")
     monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "outputs"))
 
-    result = front("resolve", "--plan", "plan.json", "--run-id", "77")
+    result = front("resolve", "--plan", tmp_path / "plan.json", "--run-id", "77")
 
     assert result.exit_code == 0, result.report
     completed_plan = Plan.read(tmp_path / "plan.json")
-    completed_cell, _windows_cell = completed_plan.cells
+    completed_cell, _windows_cell = completed_plan.jobs
     outputs = (tmp_path / "outputs").read_text()
     assert completed_cell.versions == {"torchvision": "2.10.0+cpu", "torchaudio": "2.10.0+cpu"}
     # Jobs get the plan as a file, and its digest as an output.
@@ -166,7 +166,7 @@ def test_completes_a_plan_where_it_lies(
 def test_refuses_a_torch_ref_beside_a_plan(front: Front, tmp_path: Path) -> None:
     make_plan(pytorch_job(gpu_family="cpu", torch_ref="mine")).write(tmp_path / "plan.json")
 
-    result = front("resolve", "--plan", "plan.json", "--torch-ref", "mine")
+    result = front("resolve", "--plan", tmp_path / "plan.json", "--torch-ref", "mine")
 
     assert result.exit_code == 2
     assert "torch ref" in result.errors[0]

@@ -389,7 +389,7 @@ def test_refuses_families_with_different_files_in_one_place(
         build(build_request(unsplit_set))
 
     for family in FAMILIES:
-        assert f"blas_dev_{family}/x/stage/include/hipblas.h" in raised.value.message
+        assert str(Path(f"blas_dev_{family}/x/stage/include/hipblas.h")) in raised.value.message
 
 
 def test_refuses_two_artifacts_of_a_family_with_different_files(
@@ -401,7 +401,7 @@ def test_refuses_two_artifacts_of_a_family_with_different_files(
         build(replace(build_request(unsplit_set), families=("gfx110X-all",)))
 
     for artifact in ("blas_dev_gfx110X-all", "fft_dev_gfx110X-all"):
-        assert f"{artifact}/x/stage/include/hipblas.h" in raised.value.message
+        assert str(Path(f"{artifact}/x/stage/include/hipblas.h")) in raised.value.message
 
 
 # Inputs

@@ -430,6 +430,7 @@ def test_puts_all_licences_into_the_development_package(licensed_packages: Path,
     assert len(read_license_files(licensed_packages, "devel")) == 3
 
 
+@pytest.mark.usefixtures("needs_links")
 def test_reads_the_text_behind_a_link_to_a_licence(tmp_path: Path) -> None:
     root = write_licensed_set(tmp_path)
     folder = root / "core-hip_doc_generic" / STAGE / "share" / "doc" / "hip"

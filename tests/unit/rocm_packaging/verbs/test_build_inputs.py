@@ -63,9 +63,16 @@ def add_file(artifacts: Path) -> None:
     write_artifact(artifacts, f"blas_lib_{FAMILY}", {"lib/libmore.so.1": "text"})
 
 
+def remove_file(artifacts: Path) -> None:
+    """Remove a file of an artifact."""
+    library(artifacts).with_name("libhiprand.so.1").unlink()
+
+
 def link_elsewhere(artifacts: Path) -> None:
     """Let a link lead to another file."""
     link = library(artifacts).with_name("libhipblas.so")
+    if not link.is_symlink():
+        pytest.skip("no symbolic links can be made here")
     link.unlink()
     link.symlink_to("libother.so.3")
 
@@ -83,20 +90,22 @@ CHANGES = {
     "content of an artifact": Change(edit=lambda artifacts: library(artifacts).write_text("other text")),
     "time of an artifact": Change(edit=touch),
     "a further file": Change(edit=add_file),
-    "a file that went": Change(edit=lambda artifacts: library(artifacts).with_name("libhipblas.so").unlink()),
+    "a file that went": Change(edit=remove_file),
     "target of a link": Change(edit=link_elsewhere),
 }
 
 
 @pytest.fixture
-def artifacts(tmp_path: Path) -> Path:
+def artifacts(tmp_path: Path, *, can_link: bool) -> Path:
     """Return the smallest set of artifacts of one family, all of text files."""
     folder = tmp_path / "artifacts"
     write_base_artifact(folder, targets=["gfx942"], is_split=False)
     write_artifact(folder, "core-hip_lib_generic", {"lib/libamdhip64.so.7": "hip"})
     write_artifact(folder, "core-hip_dev_generic", {"include/hip/hip.h": "h"})
-    write_artifact(folder, f"blas_lib_{FAMILY}", {"lib/libhipblas.so.3": "text"})
-    library(folder).with_name("libhipblas.so").symlink_to("libhipblas.so.3")
+    libraries = {"lib/libhipblas.so.3": "text", "lib/libhiprand.so.1": "text"}
+    write_artifact(folder, f"blas_lib_{FAMILY}", libraries)
+    if can_link:
+        library(folder).with_name("libhipblas.so").symlink_to("libhipblas.so.3")
     return folder
 
 

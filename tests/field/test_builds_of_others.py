@@ -1,0 +1,142 @@
+"""Machines of reports: limits of containers, names of folders, images with variables of their own."""
+
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import pytest
+
+from core.cli.options import named_store
+from pytorch_build.build import machine
+from pytorch_build.build.machine import MachineFacts, problems
+from pytorch_build.check import Expectation
+from pytorch_build.check.expected import check
+from pytorch_build.components import COMPONENTS
+from tests.kit.builds import LocalRun, request_build
+from tests.kit.views import wheel_view
+
+GIB = 1 << 30
+
+
+# https://github.com/AMD-AGI/Hyperloom/pull/1461
+# Version 1 of control groups has a folder for each kind of limit.
+@pytest.mark.parametrize(
+    ("limits", "cores", "memory"),
+    [
+        ({"memory.max": f"{2 * GIB}", "cpu.max": "200000 100000"}, 2, 2 * GIB),
+        (
+            {
+                "memory/memory.limit_in_bytes": f"{2 * GIB}",
+                "cpu/cpu.cfs_quota_us": "200000",
+                "cpu/cpu.cfs_period_us": "100000",
+            },
+            2,
+            2 * GIB,
+        ),
+        (
+            {
+                "memory/memory.limit_in_bytes": "9223372036854771712",
+                "cpu/cpu.cfs_quota_us": "-1",
+                "cpu/cpu.cfs_period_us": "100000",
+            },
+            8,
+            64 * GIB,
+        ),
+    ],
+    ids=["version 2", "version 1", "version 1 without limits"],
+)
+def test_takes_no_more_than_a_container_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, str], cores: int, memory: int
+) -> None:
+    for name, text in limits.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    sizes = {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 64 * GIB}
+    monkeypatch.setattr("os.sysconf", sizes.__getitem__)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _process: range(8), raising=False)
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+
+    assert machine.cores() == cores
+    assert machine.memory_bytes() == memory
+
+
+# https://github.com/astral-sh/uv/issues/2501
+# triton was built, and then uv took what follows the # for a fragment.
+@pytest.mark.parametrize("character", list('#,$;:"`*?[]<>|\\'))
+def test_refuses_a_path_that_tools_of_a_build_cannot_take(character: str) -> None:
+    facts = machine_in(PurePosixPath(f"/home/a{character}b"))
+
+    messages = [problem.message for problem in problems("torch", facts, COMPONENTS["torch"].gpu_need)]
+
+    assert len(messages) == 2  # the environment's path, and the tree's
+    for message in messages:
+        assert f"/home/a{character}b/" in message
+        assert repr(character) in message
+
+
+@pytest.mark.parametrize("name", ["job 2", "a=b", "a&b", "a+b", "a@b", "a%b", "a~b", "a'b", "é"])
+def test_builds_in_folders_of_other_unusual_names(name: str) -> None:
+    facts = machine_in(PurePosixPath(f"/home/{name}"))
+
+    assert list(problems("torch", facts, COMPONENTS["torch"].gpu_need)) == []
+
+
+def test_takes_the_drives_of_windows() -> None:
+    facts = machine_in(PureWindowsPath("C:/b"), platform="windows")
+
+    assert list(problems("torch", facts, COMPONENTS["torch"].gpu_need)) == []
+
+
+def machine_in(folder: PurePosixPath | PureWindowsPath, *, platform: str = "linux") -> MachineFacts:
+    """Return a machine that has all that a build needs, with its folders below another one."""
+    return MachineFacts(
+        platform=platform,
+        python=folder / "env" / "bin" / "python",
+        has_python_headers=True,
+        tree=folder / "src" / "torch",
+        compiler_problems=(),
+        tools={},
+        disk_gib=200,
+        memory_gib=64,
+    )
+
+
+# https://github.com/ROCm/legacy-rocm-build/issues/1930
+# PYTORCH_ROCM_ARCH, which ROCm's images set, took three of four targets away, and nothing said so.
+def test_tells_which_targets_of_the_family_are_left_out(tmp_path: Path) -> None:
+    run = LocalRun(root=tmp_path)
+
+    request = request_build(
+        run,
+        "torch",
+        context=run.context("gfx110X-all"),
+        user_env={"PYTORCH_ROCM_ARCH": "gfx1100:xnack+"},
+    )
+
+    assert request.left_out_targets == ("gfx1101", "gfx1102", "gfx1103")
+
+
+# https://github.com/ROCm/legacy-rocm-build/issues/1930
+def test_a_check_warns_of_a_wheel_for_a_part_of_its_family() -> None:
+    view = wheel_view("torch-2.10.0-cp312-cp312-linux_x86_64.whl")
+    expectation = Expectation(
+        distribution="torch",
+        version="2.10.0",
+        gpu_targets=("gfx1100",),
+        left_out_targets=("gfx1101",),
+    )
+
+    (finding,) = check(view, expectation)
+
+    assert finding.severity == "warning"
+    assert "gfx1101" in finding.message
+
+
+# https://github.com/wntrblm/nox/issues/469
+# nox goes to the folder of the noxfile; its users stand elsewhere.
+def test_a_relative_store_begins_where_the_user_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert named_store("mine") == str(tmp_path / "mine")
+    assert named_store("s3://bucket") == "s3://bucket"
+    assert named_store("auto") == "auto"
