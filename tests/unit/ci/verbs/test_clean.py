@@ -56,7 +56,7 @@ def clean_fixture(checkout: Path, capsys: pytest.CaptureFixture[str]) -> Clean:
 
 def line_of(lines: list[str], path: str) -> str:
     """Return the line about a path."""
-    (line,) = [line for line in lines if path in line]
+    (line,) = [line for line in lines if str(Path(path)) in line]
     return line
 
 
