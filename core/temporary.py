@@ -148,15 +148,16 @@ def remove_leftovers(cache: Path) -> None:
 
 def _free_journals(cache: Path) -> Iterator[Path]:
     """Yield the journals whose programs have ended, each while nobody else may take it."""
-    locks = sorted((cache / JOURNALS).glob("*.lock"))
-    if not locks:
+    # On Windows a lock's file goes with its release, so that a journal may be alone.
+    journals = sorted({path.with_suffix(".txt") for path in (cache / JOURNALS).glob("*")})
+    if not journals:
         return
 
     from filelock import FileLock, Timeout  # which not every program needs
 
-    for lock in locks:
-        with suppress(OSError, Timeout), FileLock(lock, timeout=0):
-            yield lock.with_suffix(".txt")
+    for journal in journals:
+        with suppress(OSError, Timeout), FileLock(journal.with_suffix(".lock"), timeout=0):
+            yield journal
 
 
 def unlink_held_lock(path: Path) -> None:

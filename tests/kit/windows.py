@@ -39,7 +39,6 @@ def can_link() -> bool:
         return link.is_file()
 
 
-NEEDS_RIGHTS = not_on_windows("Windows keeps rights in lists, of which Python's chmod sets 'read-only' alone")
 NO_PIPES = not_on_windows("Windows has no pipes with names in folders")
 
 
