@@ -45,7 +45,7 @@ _DESCRIPTIONS = ("label", "changed", "input", "fork", "base")
 _EVENTS_OF_DESCRIPTIONS = {
     "label": ("pull_request",),
     "fork": ("pull_request",),
-    "changed": ("pull_request", "push", "workflow_dispatch"),
+    "changed": ("pull_request", "push", "merge_group", "workflow_dispatch"),
 }
 
 

@@ -111,7 +111,7 @@ class Candidate:
             return True
 
     def is_preferred_to(self, other: Candidate) -> bool:
-        """Return whether installers take this file of a version before another one: a wheel, a later build."""
+        """Return whether installers take this file of a version before another: a wheel, a later build."""
         if self.is_wheel != other.is_wheel:
             return self.is_wheel
         return self.build_tag > other.build_tag

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytorch_build.build.facts import BuildFacts
     from pytorch_build.build.inputs import BuildInputs
     from pytorch_build.build.plan import BuildPlan
-    from pytorch_build.components.steps import Overlay
+    from pytorch_build.components.steps import Command, Overlay
 
 
 def describe_build(work: Work, assumptions: Sequence[str] = ()) -> dict[str, Any]:
@@ -39,6 +39,12 @@ def describe_build(work: Work, assumptions: Sequence[str] = ()) -> dict[str, Any
     facts = assume_facts(work, find_tree_facts(request, work.tree))
     plan = plan_build(request.component, inputs, facts, clean=request.options.clean)
     env = request.platform.merge(allowed(facts.user_env), plan.env, unset=plan.unset)
+    shown_env: dict[str, str] = {}
+    origins: dict[str, str] = {}
+    for name, value in sorted(env.items()):
+        shown_env[name] = console.mask(value)
+        origins[name] = _origin_of_variable(name, inputs, facts, plan)
+
     return {
         "project": plan.project,
         "version": plan.version,
@@ -56,9 +62,9 @@ def describe_build(work: Work, assumptions: Sequence[str] = ()) -> dict[str, Any
         "as_locked": list(plan.as_locked),
         "removes": list(plan.removes),
         "file_drops": [_describe_overlay(overlay) for overlay in plan.overlays],
-        "env": {name: console.mask(value) for name, value in sorted(env.items())},
-        "env_from": {name: _origin_of_variable(name, inputs, facts, plan) for name in sorted(env)},
-        "commands": [{"argv": list(command.argv), "cwd": str(command.cwd)} for command in plan.commands],
+        "env": shown_env,
+        "env_from": origins,
+        "commands": [_describe_command(command) for command in plan.commands],
         "wheel": {"folder": str(plan.wheel_dir), "pattern": plan.wheel_glob, "version": plan.version},
         "after": list(_later_steps(inputs, facts)),
         "notes": list(plan.notes),
@@ -107,6 +113,13 @@ def _environment_calls(work: Work) -> Sequence[Install]:
     replaced = work.inputs.build_requirements
     locked = locked_call(request.context.common, request.target, replaced=replaced)
     return plan_environment(work.inputs, locked=locked, rocm=rocm)
+
+
+def _describe_command(command: Command) -> dict[str, Any]:
+    return {
+        "argv": list(command.argv),
+        "cwd": str(command.cwd),
+    }
 
 
 def _describe_install(call: Install) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -293,6 +293,19 @@ def _extended_table(name: str, tables: Mapping[str, dict[str, Any]], file: Path)
     return table
 
 
+def _components_to_build(
+    names: Container[str],
+    projects: Mapping[str, ProjectSource],
+) -> Iterator[str]:
+    """Yield those of some components that a ref has sources for, in build order."""
+    for name in COMPONENTS:
+        project = projects.get(name)
+        if project is None or project.prebuilt:
+            continue
+        if name in names:
+            yield name
+
+
 def _torch_ref(name: str, plain_table: Mapping[str, Any], file: Path, platform: str) -> TorchRef:
     """Return a ref as a platform builds it, from its table."""
     table = validated(plain_table, RefTable, where=file)
@@ -321,11 +334,7 @@ def _torch_ref(name: str, plain_table: Mapping[str, Any], file: Path, platform: 
     return TorchRef(
         name=name,
         projects=projects,
-        components=tuple(
-            component
-            for component in COMPONENTS
-            if component in names and component in projects and not projects[component].prebuilt
-        ),
+        components=tuple(_components_to_build(names, projects)),
         pythons=table.pythons or embedded().refs["nightly"].pythons,
         platforms={each: platform_tables[each].status for each in PLATFORMS},
         default_family=table.default_family,

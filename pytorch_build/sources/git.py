@@ -270,6 +270,8 @@ def environment() -> dict[str, str]:
         for name, value in inherited.items()
         if not name.startswith("GIT_") or _INHERITED_VARIABLES.match(name)
     }
+    # New repositories are for upstream's objects, also where git's default is SHA-256, as git 3's is.
+    env["GIT_DEFAULT_HASH"] = "sha1"
     env.setdefault("GIT_SSH_COMMAND", "ssh -o BatchMode=yes -o ConnectTimeout=30")
     return env
 
@@ -403,7 +405,11 @@ class Reader:
         name = files.sha256_text(address)[:16]
         path = self.cache / name
         settings = self.origins.settings(origin)
-        repository = Repository(path=path, settings=settings, is_bare=True)
+        repository = Repository(
+            path=path,
+            settings=settings,
+            is_bare=True,
+        )
 
         lock = self.cache / f"{name}.lock"
         with files.locked(lock, what=f"the cache of {origin}"):

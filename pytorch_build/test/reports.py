@@ -298,7 +298,10 @@ def record_of_shards(
         suites=tested.suites,
         properties={MERGED: str(tested.shards), **tested.properties},
     )
-    report = Report(origin=tested.origin, document=document)
+    report = Report(
+        origin=tested.origin,
+        document=document,
+    )
     report_details = put_report(store, outputs, artifact_group, report)
     success = {
         "inputs": inputs,

@@ -73,17 +73,15 @@ class PlannedRun:
         }
         options = [word for word in step.words[step.words.index("--") + 1 :] if "--output" not in word]
         options.append(f"--release-type={step.variables['RELEASE_TYPE']}")
-        event_name = self.event.github["event_name"]
-        if event_name in {"pull_request", "push", "merge_group"}:
+        if self.event.github["event_name"] in {"pull_request", "push", "merge_group"}:
+            # Which files have changed would be git's to say.
             assert step.variables["CI_INPUTS"] == "{}"
             options += [
-                f"--event={event_name}",
+                f"--event={self.event.github['event_name']}",
                 f"--payload={event_file}",
                 f"--repository={self.event.github['repository']}",
+                f"--changed={BUILT_FILE}",
             ]
-        if event_name in {"pull_request", "push"}:
-            # Which files have changed would be git's to say.
-            options.append(f"--changed={BUILT_FILE}")
         if self.config_file is not None:
             options.append(f"--config-file={self.config_file}")
         _module, parser = verb_parser("ci", CONFIGURE)
