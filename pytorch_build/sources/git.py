@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import TypeVar
 
 from core import console, files, process
 from core.errors import EnvironmentSetupError, ProcessError, SourceError, nearest
+from core.shell import command_line
 
 SAMPLE_SCHEME = "sample:"
 ANSWER_SECONDS = 120.0
@@ -202,7 +202,7 @@ class Repository:
         if not output and not did_end and timeout is not None:
             output = f"no answer within {timeout} s"
         # The settings say nothing to a reader, the folder and git's own line do.
-        command = shlex.join(["git", *map(str, arguments)])
+        command = command_line(["git", *map(str, arguments)])
         reason = git_reason(problem)
         return ProcessError(
             f"{command} failed in {self.path}: {reason}",
