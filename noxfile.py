@@ -81,7 +81,7 @@ def stop(_number: int, _frame: object) -> None:
         return
     STOPPING.set()
 
-    # Windows has no such list; there a session is in the job of the flow that started nox.
+    # Windows has no such list; there a session gets the same event as nox.
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     if children.is_file():
         for process_id in children.read_text(encoding="ascii").split():
@@ -98,7 +98,7 @@ def refuse_to_go_on() -> None:
 
 # The name that nox loads this file by. Whoever else imports it has signals of its own.
 if __name__ == "user_nox_module":
-    for signal_name in ("SIGINT", "SIGTERM", "SIGHUP"):
+    for signal_name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK"):
         signal_number = getattr(signal, signal_name, None)
         if signal_number is not None and signal.getsignal(signal_number) is not signal.SIG_IGN:
             signal.signal(signal_number, stop)

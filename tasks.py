@@ -435,6 +435,7 @@ def nightly(
 def reporting_errors(context: Context, *, verbose: bool = False) -> Iterator[None]:
     """Print an error of the flow inside as front doors do, and end with its exit code."""
     console.SCREEN.verbose = verbose
+    console.accept_every_letter()
     process.prepare_variables()
     process.take_charge(grace_after_death=process.SESSION_GRACE_SECONDS, ends_with_parent=False)
     temporary.keep_journal(ROOT / ".cache")

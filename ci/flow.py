@@ -26,7 +26,7 @@ from core.run import Platform, this_platform
 from core.run.locations import distribution_store, run_buckets
 from core.run.plan import Plan, RocmOrigin
 from pytorch_build.context import context
-from pytorch_build.refs.torch_refs import torch_ref
+from pytorch_build.refs.torch_refs import TorchRef, torch_ref
 
 RELEASE_TYPES = ("nightly", "prerelease", "dev", "rehearsal")
 # Inputs of the release workflow that a flow's own options say.
@@ -52,6 +52,7 @@ def run_ref(
         require_pythons([python])
 
     ref_context = context(common)
+    _require_components(ref_context.ref, common.outputs.platform)
     steps, left_out = pipeline.steps_of_ref(ref_context.ref, ref_context.gpu_family)
     if rocm_layout is not None and "build_rocm" in left_out:
         raise UsageError(
@@ -72,6 +73,16 @@ def run_ref(
         },
     )
     run_steps(common, ref_context.ref.name, steps, options, python=python)
+
+
+def _require_components(ref: TorchRef, platform: Platform) -> None:
+    """Refuse a ref of which nothing is built on a platform, before what it needs of a machine is missed."""
+    if ref.components:
+        return
+    hint = "Choose another ref: docs/support.md lists what is built on each platform."
+    if ref.rocm_version:
+        hint = f"Its ROCm packages are made there: nox -s build_rocm -- --torch-ref {ref.name}"
+    raise UsageError(f"Nothing of {ref.name} is built on {platform}.", hint=hint)
 
 
 def run_steps(

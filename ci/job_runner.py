@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from core import console, process, temporary
 from core.cli.failures import FailureNote
 from core.cli.options import FAILURE_FILE
 from core.errors import DataError, FatalError, ProcessError, UsageError
+from core.shell import command_line
 
 if TYPE_CHECKING:
     from ci.jobs import Job
@@ -204,7 +204,7 @@ def failure_of(call: NoxCall, note: FailureNote | None) -> FatalError:
     if note is None:
         return ProcessError(
             "A session failed before its stage began. What nox said stands above.\n"
-            f"again: nox {shlex.join(call.words)}",
+            f"again: {command_line(['nox', *call.words])}",
             returncode=1,
         )
 
@@ -252,7 +252,7 @@ def print_jobs(jobs: Sequence[Job]) -> None:
     for job in jobs:
         console.say(f"{job.name}{_words_of_needs(job)}")
         for call in job.calls:
-            console.result(shlex.join(["nox", *call.words]))
+            console.result(command_line(["nox", *call.words]))
 
 
 def _words_of_needs(job: Job) -> str:

@@ -10,7 +10,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TextIO
 
 from pydantic import Field
@@ -130,8 +130,8 @@ class _Error:
             self._read_below(self.row.below)
         if self.row.caller is not None:
             # A relative path is one of the tree already.
-            file = Path(self._pattern_groups["file"])
-            if file.is_absolute():
+            file = self._pattern_groups["file"]
+            if PurePosixPath(file).is_absolute() or PureWindowsPath(file).is_absolute():
                 self._read_caller(self.row.caller)
 
         line_number = self._pattern_groups.get("line", "0")

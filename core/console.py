@@ -10,6 +10,7 @@ show several steps at once, each with the last words of its tool, masked, and an
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
@@ -89,6 +90,22 @@ def mode() -> Mode:
 def echoes() -> bool:
     """Return whether what goes into a log is printed, too."""
     return SCREEN.verbose or mode() == "github"
+
+
+def accept_every_letter() -> None:
+    """Let nothing that is printed be refused by its stream; programs call this when they begin.
+
+    Windows gives a pipe or a file the letters of one language alone. Who reads it there (nox, a flow, GitHub)
+    takes it for UTF-8, unless PYTHONIOENCODING says otherwise.
+    """
+    is_utf8_expected = sys.platform == "win32" and "PYTHONIOENCODING" not in os.environ
+    for stream in (sys.stdout, sys.stderr):
+        # There is none in a program without a console.
+        if not isinstance(stream, io.TextIOWrapper):
+            continue
+        if is_utf8_expected:
+            stream.reconfigure(encoding="utf-8")
+        stream.reconfigure(errors="backslashreplace")
 
 
 # Secrets

@@ -280,4 +280,4 @@ def sweep(parent: Path, clean: Callable[[Path], object] = shutil.rmtree) -> None
         with suppress(OSError, Timeout), FileLock(lock, timeout=0):
             if folder.exists():
                 clean(folder)
-            lock.unlink()
+            temporary.unlink_held_lock(lock)

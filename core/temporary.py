@@ -43,7 +43,7 @@ class _Journal:
         """End it with the program; what could not be removed stays in it for the next one."""
         if not _folders_in(self._path):
             self._path.unlink(missing_ok=True)
-            Path(self._lock.lock_file).unlink(missing_ok=True)
+            unlink_held_lock(Path(self._lock.lock_file))
         self._lock.release()
 
 
@@ -143,20 +143,28 @@ def remove_leftovers(cache: Path) -> None:
             remove_tree(path)
         if not _folders_in(journal):
             journal.unlink(missing_ok=True)
-            journal.with_suffix(".lock").unlink(missing_ok=True)
+            unlink_held_lock(journal.with_suffix(".lock"))
 
 
 def _free_journals(cache: Path) -> Iterator[Path]:
     """Yield the journals whose programs have ended, each while nobody else may take it."""
-    locks = sorted((cache / JOURNALS).glob("*.lock"))
-    if not locks:
+    # On Windows a lock's file goes with its release, so that a journal may be alone.
+    journals = sorted({path.with_suffix(".txt") for path in (cache / JOURNALS).glob("*")})
+    if not journals:
         return
 
     from filelock import FileLock, Timeout  # which not every program needs
 
-    for lock in locks:
-        with suppress(OSError, Timeout), FileLock(lock, timeout=0):
-            yield lock.with_suffix(".txt")
+    for journal in journals:
+        with suppress(OSError, Timeout), FileLock(journal.with_suffix(".lock"), timeout=0):
+            yield journal
+
+
+def unlink_held_lock(path: Path) -> None:
+    """Remove the file of a lock that this program holds; on Windows it goes with the lock's release."""
+    # Windows removes no file that is open, and filelock does so itself there.
+    with suppress(PermissionError):
+        path.unlink(missing_ok=True)
 
 
 def _folders_in(journal: Path) -> Sequence[Path]:

@@ -2,7 +2,6 @@
 
 import argparse
 import functools
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from core.errors import UsageError
 from core.families import CPU, default_family, detect, family, group_families
 from core.run import LOCAL_RUN, group_name
 from core.run.records import Record, read_all
+from core.shell import command_line
 from pytorch_build.refs.torch_refs import TorchRef, default_ref, torch_ref
 
 
@@ -55,7 +55,7 @@ class Context:
             options += ["--store", common.store]
         if common.config_file:
             options += ["--config-file", str(common.config_file)]
-        return shlex.join(options)
+        return command_line(options)
 
     @functools.cached_property
     def records(self) -> Sequence[Record]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -14,6 +13,7 @@ from pydantic import Field
 from ci.report.names import comparison_url
 from core import files
 from core.data import Model, compact
+from core.shell import command_line
 
 if TYPE_CHECKING:
     from core.run.plan import RocmOrigin
@@ -94,7 +94,7 @@ def _changed_commit(name: str, good_source: OriginAndCommit, bad_source: OriginA
     if good_origin != origin:
         return FactChange(name, first, last, (origin,))
     if Path(origin).is_absolute():
-        folder = shlex.quote(origin)
+        folder = command_line([origin])
         command = f"git -C {folder} log --oneline {first}..{last}"
         return FactChange(name, first, last, (command,))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from ci.bisection.search import Judgement
 from core import console, process
 from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, UsageError
 from core.process import status
+from core.shell import command_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -102,7 +102,7 @@ def _run_command(request: BisectRequest, revision: Revision, interpreter: Interp
     exit_codes: list[int] = []
     last_words = ""
     for _attempt in range(request.repeat):
-        console.echo(f"+ {shlex.join(request.command)}  (output: {log})")
+        console.echo(f"+ {command_line(request.command)}  (output: {log})")
         ending = process.supervise(
             [program, *request.command[1:]],
             cwd=request.command_folder,

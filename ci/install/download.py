@@ -1,7 +1,6 @@
 """A run's wheels and sdists -> a folder for ``--find-links DIR --no-index``."""
 
 import hashlib
-import shlex
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from core.packages.groups import RunGroup, find_group
 from core.packages.search import others_required_by_lines, parse_requirement
 from core.parallel import Transfer, map_in_threads, transfer
 from core.run import records
+from core.shell import command_line
 from core.wheel.distributions import is_ours
 from rocm_packaging.packages.layouts import device_target, is_rocm, serves
 
@@ -326,8 +326,8 @@ def command(
     else:
         arguments += _pins_of_all(selected_files)
     if not installed_before:
-        return shlex.join(arguments)
-    return f"{shlex.join(['pip', 'install', *installed_before])} && {shlex.join(arguments)}"
+        return command_line(arguments)
+    return f"{command_line(['pip', 'install', *installed_before])} && {command_line(arguments)}"
 
 
 def _pins_of_device_packages(selected_files: Sequence[Candidate]) -> Sequence[str]:

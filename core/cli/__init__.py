@@ -51,6 +51,7 @@ def verbs_of(package: str, names: str) -> tuple[Verb, ...]:
 
 def run_program(package: str, about: str, verbs: Sequence[Verb]) -> int:
     """Run one verb as a program of its own, with which all ends that it starts; return its exit code."""
+    console.accept_every_letter()
     # nox that is killed cannot stop its session.
     is_in_session = "NOX_CURRENT_SESSION" in environment()
     process.take_charge(grace_after_death=process.COMMAND_GRACE_SECONDS, ends_with_parent=is_in_session)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 
 from core.cell import Cell
 from core.cli.options import environment
+from core.shell import command_line
 
 # nox names a session NAME, NAME-3.12 where -P chose its Python, or NAME(CELL) with a matrix.
 _SESSION = re.compile(r"(?P<name>\w+)(?:-(?P<python>3\.\d+t?))?(?:\((?P<cell>.*)\))?")
@@ -94,21 +94,23 @@ def again(package: str, argv: Sequence[str]) -> str:
     """Return the call of nox that does a step again, or the front door's own where nox did not call it."""
     session = NoxSession.current()
     if session is None:
-        return shlex.join(["python", "-m", package, *argv])
+        return command_line(["python", "-m", package, *argv])
 
     # The session names its interpreter itself.
     user_arguments = argv[len(session.own_arguments(argv)) :]
     options = [argument for argument in user_arguments if not argument.startswith("--python=")]
 
+    variables: dict[str, str] = {}
     matrix = environment().get("MATRIX")
     if session.cell is not None and matrix:
         # Without the matrix, nox would not know the cell; with it, not the session alone.
         options = [option for option in options if option not in session.options_of_cell]
-        command = [f"MATRIX={matrix}", "nox", "-s", f"{session.name}({session.cell})"]
+        variables["MATRIX"] = matrix
+        command = ["nox", "-s", f"{session.name}({session.cell})"]
     elif session.python is not None:
         command = ["nox", "-s", session.name, "-P", session.python]
     else:
         command = ["nox", "-s", session.name]
     if options:
         command += ["--", *options]
-    return shlex.join(command)
+    return command_line(command, variables=variables)

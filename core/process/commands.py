@@ -3,7 +3,6 @@
 import os
 import queue
 import select
-import shlex
 import shutil
 import signal
 import subprocess
@@ -21,8 +20,9 @@ from typing import IO, cast
 from core import console, files, temporary
 from core.console import Step
 from core.errors import STOPPING, ProcessError, fatal
-from core.process.tree import STARTING, CommandTree
-from core.process.variables import handed_on
+from core.process.tree import CREATION_FLAGS, STARTING, CommandTree
+from core.process.variables import handed_on, output_variables
+from core.shell import command_line
 
 _TAIL_LINES = 40
 _SHOWN_WORDS = 4
@@ -67,10 +67,10 @@ class _Command:
     @property
     def line(self) -> str:
         """It as a shell takes it, with its folder for the reader."""
-        command_line = f"+ {shlex.join(self.words)}"
+        line = f"+ {command_line(self.words)}"
         if self.cwd is None:
-            return command_line
-        return f"{command_line}  (in {self.cwd})"
+            return line
+        return f"{line}  (in {self.cwd})"
 
     def start(
         self,
@@ -86,6 +86,7 @@ class _Command:
         tree = CommandTree()
         variables = handed_on() if self.env is None else dict(self.env)
         variables.update(tree.variables)
+        variables.update(output_variables(variables))
         if is_long:
             variables.update(temporary.variables_of_commands(variables, os.environ))
         try:
@@ -101,6 +102,7 @@ class _Command:
                     encoding="utf-8",
                     errors="replace",
                     start_new_session=session,
+                    creationflags=CREATION_FLAGS,
                 )
                 tree.attach(process.pid)
         except OSError as problem:
@@ -130,7 +132,7 @@ def _words(argv: Sequence[str | Path]) -> list[str]:
 
 
 def _first_words(words: Sequence[str]) -> str:
-    name = shlex.join(words[:_SHOWN_WORDS])
+    name = command_line(words[:_SHOWN_WORDS])
     if len(words) > _SHOWN_WORDS:
         return f"{name} …"
     return name
@@ -473,9 +475,9 @@ def _failure(command: _Command, completed: Completed) -> ProcessError:
     output = "\n".join(lines[-_TAIL_LINES:])
 
     # In full: nothing has announced this command.
-    command_line = shlex.join(command.words)
+    line = command_line(command.words)
     returncode = completed.returncode
-    message = f"{command_line} ended with {status(returncode)}"
+    message = f"{line} ended with {status(returncode)}"
     message += f":\n{output}" if output else "."
     return ProcessError(
         message,

@@ -57,6 +57,9 @@ class _Charge:
 
 _CHARGE = _Charge()
 
+# How a command's process is started: there are flags on Windows alone.
+CREATION_FLAGS = 0
+
 # Held while a command is started, until its process is known here.
 STARTING = threading.Lock()
 

@@ -13,9 +13,9 @@ from core.errors import STOPPING
 # being tidied.
 _ONE_STOP_SECONDS = 2.0
 
-# Windows knows no closed terminal.
+# Windows knows no closed terminal, and sends SIGBREAK for it: at Ctrl-Break, and when the console closes.
 _STOPPING_SIGNALS = [
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)
 ]
 
 

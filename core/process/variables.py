@@ -62,6 +62,14 @@ def _has_proxy(env: Mapping[str, str]) -> bool:
     return any(env.get(name) or env.get(name.lower()) for name in _PROXIES)
 
 
+def output_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return what lets a Python program write UTF-8 into a pipe or a file, as its output is read here."""
+    # Elsewhere Python takes the encoding of the user's language, which is UTF-8.
+    if os.name == "nt" and "PYTHONIOENCODING" not in variables:
+        return {"PYTHONIOENCODING": "utf-8"}
+    return {}
+
+
 def prepare_variables() -> None:
     """Drop empty variables, and find programs without the environments that builds and tests fill.
 

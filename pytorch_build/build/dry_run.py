@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -13,6 +12,7 @@ from core import console
 from core.env.installer import Install
 from core.env.locks import locked_call
 from core.environment import allowed, need_of
+from core.shell import command_line
 from pytorch_build.build.find_work import find_tree_facts
 from pytorch_build.build.gather_facts import assume_facts, name_assumptions
 from pytorch_build.build.plan import plan_build, plan_environment
@@ -90,7 +90,7 @@ def print_plan(description: Mapping[str, Any]) -> None:
         console.say(f"  put {overlay['path']}, {overlay.get('source', 'written by the build')}")
     console.say(f"  remove {' '.join(description['removes'])}")
     for folder, commands in groupby(description["commands"], key=itemgetter("cwd")):
-        lines = [shlex.join(command["argv"]) for command in commands]
+        lines = [command_line(command["argv"]) for command in commands]
         console.say("\n  ".join([f"\ncommands in {folder}", *lines]))
 
     wheel = description["wheel"]
@@ -191,5 +191,5 @@ def _print_variables(env: Mapping[str, str], origins: Mapping[str, str]) -> None
         console.say(f"\nvariables of {origin}")
         for name, value in env.items():
             if origins[name] == origin:
-                needs_quotes = shlex.quote(value) != value
+                needs_quotes = command_line([value]) != value
                 console.say(f'  {name}="{value}"' if needs_quotes else f"  {name}={value}")

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import TypeVar
 
 from core import console, files, process
 from core.errors import EnvironmentSetupError, ProcessError, SourceError, nearest
+from core.shell import command_line
 
 SAMPLE_SCHEME = "sample:"
 ANSWER_SECONDS = 120.0
@@ -202,7 +202,7 @@ class Repository:
         if not output and not did_end and timeout is not None:
             output = f"no answer within {timeout} s"
         # The settings say nothing to a reader, the folder and git's own line do.
-        command = shlex.join(["git", *map(str, arguments)])
+        command = command_line(["git", *map(str, arguments)])
         reason = git_reason(problem)
         return ProcessError(
             f"{command} failed in {self.path}: {reason}",
@@ -270,6 +270,8 @@ def environment() -> dict[str, str]:
         for name, value in inherited.items()
         if not name.startswith("GIT_") or _INHERITED_VARIABLES.match(name)
     }
+    # New repositories are for upstream's objects, also where git's default is SHA-256, as git 3's is.
+    env["GIT_DEFAULT_HASH"] = "sha1"
     env.setdefault("GIT_SSH_COMMAND", "ssh -o BatchMode=yes -o ConnectTimeout=30")
     return env
 
@@ -403,7 +405,11 @@ class Reader:
         name = files.sha256_text(address)[:16]
         path = self.cache / name
         settings = self.origins.settings(origin)
-        repository = Repository(path=path, settings=settings, is_bare=True)
+        repository = Repository(
+            path=path,
+            settings=settings,
+            is_bare=True,
+        )
 
         lock = self.cache / f"{name}.lock"
         with files.locked(lock, what=f"the cache of {origin}"):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from core import files, temporary
 from core.errors import ProcessError, SourceError
-from pytorch_build.sources.git import Repository, git_reason
+from pytorch_build.sources.git import Repository, git_reason, is_commit
 from pytorch_build.sources.quoting import quote, unquote
 
 # Over the settings of trees that are ours: what else a user's configuration could change in an index.
@@ -218,6 +218,12 @@ def take_snapshot(tree: Path, store: SnapshotStore) -> Snapshot:
         raise SourceError(
             f"{tree} has no commit, so what is built could not be named.",
             hint="Commit its files.",
+        )
+    if not is_commit(top.commit):
+        # Upstream's repositories have no other commits, and locks, versions and records name these.
+        raise SourceError(
+            f"{tree} has commits of SHA-256, and only those of SHA-1 can be built.",
+            hint="Clone upstream's repository, and bring your changes there.",
         )
 
     store.open()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from core import console, parallel, process
 from core.errors import DataError, MissingInputError
 from core.junit import Case, worst
+from core.shell import command_line
 from pytorch_build.test import plugin
 from pytorch_build.test.outcomes import (
     ProcessRun,
@@ -227,7 +228,7 @@ def _supervise(
     command: Sequence[str], settings: RunSettings, log: Path, *, env: Mapping[str, str], seconds: float
 ) -> Ending:
     folder = settings.tree / "test"
-    console.echo(f"+ {shlex.join(command)}  (in {folder})")
+    console.echo(f"+ {command_line(command)}  (in {folder})")
     return process.supervise(
         command,
         cwd=folder,

@@ -298,7 +298,10 @@ def record_of_shards(
         suites=cell_results.suites,
         properties={MERGED: str(cell_results.shards), **cell_results.properties},
     )
-    report = Report(origin=cell_results.origin, document=document)
+    report = Report(
+        origin=cell_results.origin,
+        document=document,
+    )
     report_details = put_report(store, outputs, artifact_group, report)
     success = {
         "inputs": inputs,

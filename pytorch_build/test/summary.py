@@ -5,7 +5,6 @@ cuts what GitHub would not show. Names and messages come from tests, and may hol
 """
 
 import re
-import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -15,6 +14,7 @@ from core.data import Model
 from core.junit import FAILING, OUTCOMES, Case, clean, counts
 from core.run import LOCAL_RUN
 from core.run.job_files import table, text
+from core.shell import command_line
 from pytorch_build.test.results import DEFAULT_CONFIG, CellResults, ReportOrigin
 
 MOST_FAILURES = 300
@@ -162,7 +162,7 @@ def repeating_command(origin: ReportOrigin, case: Case) -> str:
     if origin.stage != "test_torch" and origin.run_id:
         # A choice among upstream's tests is a test of its own; others would be unchanged.
         command.append("--force")
-    return shlex.join(command)
+    return command_line(command)
 
 
 def _repeating_options(origin: ReportOrigin, case: Case) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import shlex
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from core.errors import CheckError, UsageError
 from core.junit import Case, Document, Suite, counts
 from core.run import records
 from core.run.stage import Stage, StageResult, look, perform
+from core.shell import command_line
 from pytorch_build.test import file_run, plugin, reports, shards, skip_rules, upstream_tests
 from pytorch_build.test.results import DEFAULT_CONFIG, EXISTING, FILES, MAY_SKIP, Report, ReportOrigin
 from pytorch_build.test.summary import expression
@@ -500,7 +500,7 @@ def _hint(cases: Sequence[Case]) -> str:
     for case in cases:
         if case.failing:
             file = upstream_tests.module_name(case.file)
-            selection = f"--include {file} -k {shlex.quote(expression(case))}"
+            selection = f"--include {file} -k {command_line([expression(case)])}"
             return f"One test again: {command_again()} {selection}"
     return "The logs are among the run's outputs (logs/)."
 

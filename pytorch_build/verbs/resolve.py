@@ -69,8 +69,10 @@ def run(arguments: argparse.Namespace) -> None:
 
     context = context_of_sources(common)
     lock = _resolve(arguments, context, rocm_options_from(arguments))
-    kind = kind_of_wheels(gpu=context.gpu)
-    console.table(_COLUMNS, rows_of(lock, None if _lacks_family(context) else kind))
+    kind: WheelKind | None = None
+    if not _lacks_family(context):
+        kind = kind_of_wheels(gpu=context.gpu)
+    console.table(_COLUMNS, rows_of(lock, kind))
     if arguments.compact:
         console.result(lock.compact())
 
@@ -136,7 +138,9 @@ def _parse_project_refs(texts: Sequence[str]) -> dict[str, str]:
 
 def _lacks_family(context: Context) -> bool:
     """Return whether nothing says a GPU family, so that nobody knows which versions will be built."""
-    return not (context.gpu or context.common.gpu_family or context.ref.default_family)
+    if context.gpu:
+        return False
+    return not context.common.gpu_family and not context.ref.default_family
 
 
 def rows_of(lock: SourceLock, kind: WheelKind | None) -> Sequence[tuple[str, str, str, str]]:

@@ -230,6 +230,10 @@ def _write(output: Output, contents: _WheelContents, members: Sequence[Member]) 
         fields.append(("Requires-Dist", f"{contents.requires}=={distribution.version}"))
     fields += _license_fields(contents.licenses.expression, contents.licenses.files)
 
+    if distribution.platform == "windows":
+        # Windows has no such permission: with it, wheels would differ by the machine that makes them.
+        members = [replace(member, executable=False) for member in members]
+
     platform_tag = request.platform_tag or _PLATFORMS[distribution.platform]
     license_files = contents.licenses.files.items()
     spec = WheelSpec(

@@ -4,13 +4,16 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import pytest
 
-from core.cli.options import named_store
+from core.cli.options import ROOT, named_store
+from core.env import require
+from core.errors import UsageError
 from pytorch_build.build import machine
 from pytorch_build.build.machine import MachineFacts, problems
 from pytorch_build.check import Expectation
 from pytorch_build.check.expected import check
 from pytorch_build.components import COMPONENTS
-from tests.kit.builds import LocalRun, request_build
+from tests.kit.builds import LocalRun, sample_build
+from tests.kit.front_doors import run_verb
 from tests.kit.views import wheel_view
 
 GIB = 1 << 30
@@ -104,14 +107,14 @@ def machine_in(folder: PurePosixPath | PureWindowsPath, *, platform: str = "linu
 def test_tells_which_targets_of_the_family_are_left_out(tmp_path: Path) -> None:
     run = LocalRun(root=tmp_path)
 
-    request = request_build(
-        run,
-        "torch",
+    build = sample_build(run).requested(
         context=run.context("gfx110X-all"),
-        user_env={"PYTORCH_ROCM_ARCH": "gfx1100:xnack+"},
+        user_env={"PATH": "/usr/bin", "PYTORCH_ROCM_ARCH": "gfx1100:xnack+"},
     )
 
-    assert request.left_out_targets == ("gfx1101", "gfx1102", "gfx1103")
+    assert build.request.left_out_targets == ("gfx1101", "gfx1102", "gfx1103")
+    # triton has no device code of its own.
+    assert build.of("triton").request.left_out_targets == ()
 
 
 # https://github.com/ROCm/legacy-rocm-build/issues/1930
@@ -140,3 +143,26 @@ def test_a_relative_store_begins_where_the_user_stands(
     assert named_store("mine") == str(tmp_path / "mine")
     assert named_store("s3://bucket") == "s3://bucket"
     assert named_store("auto") == "auto"
+
+
+# https://github.com/wntrblm/nox/issues/469
+def test_a_relative_file_begins_where_the_user_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)  # where nox goes, and pytest comes back to
+    (tmp_path / "files.txt").write_text("docs/mine.md\n")
+    monkeypatch.setenv("INVOKED_FROM", str(tmp_path))
+
+    exit_code = run_verb("ci", "configure", "--event=push", "--changed=@files.txt", "--output=plan.json")
+
+    assert exit_code == 0
+    assert "docs/mine.md" in capsys.readouterr().err
+    assert (tmp_path / "plan.json").is_file()
+
+
+# https://github.com/wntrblm/nox/issues/950
+def test_a_session_without_an_environment_names_the_option_of_nox() -> None:
+    with pytest.raises(UsageError) as caught:
+        require(None)
+
+    assert "--no-venv" in caught.value.hint

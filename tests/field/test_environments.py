@@ -12,10 +12,12 @@ from core.archive import Member
 from core.cli.options import ROOT
 from core.env import installer
 from core.env.installer import Sources, create_environment, installer_variables
+from core.errors import SourceError
 from core.http_server import answering
 from core.wheel.writer import WheelSpec, write_wheel
 from pytorch_build.sources.git import Reader
-from tests.kit.repos import commit_files
+from pytorch_build.sources.snapshots import SnapshotStore, take_snapshot
+from tests.kit.repos import commit_files, run_git
 from tests.kit.servers import RefusingServer, served
 
 
@@ -190,3 +192,26 @@ def test_a_users_options_of_pytest_choose_no_tests(name: str, monkeypatch: pytes
     monkeypatch.setenv(name, "-k nothing")
 
     assert name not in process.handed_on()
+
+
+# https://github.com/gitpython-developers/GitPython/issues/1475, https://github.com/zed-industries/zed/issues/24070
+# Repositories of SHA-256, git 3's default, were read as if they had other commits.
+@pytest.mark.processes
+def test_refuses_a_tree_with_commits_of_sha_256(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    run_git(tree, "init", "--quiet", "--object-format=sha256")
+    commit_files(tree, {"setup.py": ""})
+
+    with pytest.raises(SourceError, match="SHA-256"):
+        take_snapshot(tree, SnapshotStore(tmp_path / "snapshots"))
+
+
+@pytest.mark.processes
+def test_reads_an_origin_where_new_repositories_are_of_sha_256(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = commit_files(tmp_path / "origin", {"version.txt": "1\n"})
+    monkeypatch.setenv("GIT_DEFAULT_HASH", "sha256")
+
+    assert Reader(cache=tmp_path / "cache").commit(str(tmp_path / "origin"), commit) == commit

@@ -26,6 +26,8 @@ PRIVATE_NAMES = (
 # The script of this project's own CI may say where real sources come from on its machine.
 NAMES_ITS_MACHINE = {".ci/run"}
 
+MOST_README_LINES = 90
+
 LOCKS = [ROOT / "requirements.txt", *sorted((ROOT / "requirements").glob("*.txt"))]
 
 
@@ -37,6 +39,12 @@ def test_no_file_names_registries_or_the_place_where_it_was_written(name: str) -
     for path in source_code.tracked_files():
         if name.encode() in path.read_bytes():
             assert relative(path) in NAMES_ITS_MACHINE
+
+
+def test_the_first_page_that_a_newcomer_needs_is_short() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+
+    assert len(lines) < MOST_README_LINES
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)

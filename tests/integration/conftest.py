@@ -39,6 +39,9 @@ LONGEST_FILES = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--images", action="store_true", help="build container images: minutes, gigabytes, root")
     parser.addoption("--ceph", action="store_true", help="also test against Ceph's S3 server (20 s to start)")
+    parser.addoption(
+        "--windows-python", type=Path, metavar="PROGRAM", help="Windows' Python, as Wine runs it"
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Virtual environments that tests install into, on Linux."""
+"""Virtual environments that tests install into."""
 
 import re
 import sys
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core import process
+from tests.kit.windows import ON_WINDOWS, SCRIPTS, program_file
 
 
 def installed(python: Path) -> dict[str, str]:
@@ -26,16 +27,18 @@ class Venv:
     @property
     def python(self) -> Path:
         """Its interpreter."""
-        return self.root / "bin" / "python"
+        return self.root / SCRIPTS / program_file("python")
 
     @property
     def site(self) -> Path:
         """Where packages lie."""
+        if ON_WINDOWS:
+            return self.root / "Lib" / "site-packages"
         return next((self.root / "lib").glob("python*")) / "site-packages"
 
 
 ROOT = Path(__file__).parents[2]
-UV = Path(sys.executable).parent / "uv"
+UV = Path(sys.executable).parent / program_file("uv")
 SERIES = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 # Every package is in one of these, with the digests of its files: no test depends on what an index has today.

@@ -5,12 +5,13 @@ import socket
 import subprocess
 from collections.abc import Callable
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ci import install
-from core import process, temporary
+from core import process, run, temporary
 from core.cli.options import environment
 from core.env.installer import Sources
 from core.packages import candidates, package_source, pages, resolution
@@ -50,19 +51,26 @@ def guard_unit_test(patch: pytest.MonkeyPatch, *, may_start_processes: bool) -> 
     patch.setattr(temporary, "keep_journal", lambda _cache: None)
     patch.setattr(process, "which", hide_programs(process.which))
 
+    # What tests build, publish and install is for Linux, where they name no platform.
+    patch.setattr(run, "sys", SimpleNamespace(platform="linux"))
+
     # A person's own indexes, and the bucket behind out/, which is on another machine.
     for module in (install, candidates, package_source, pages, resolution):
         patch.setattr(module, "configured", Sources)
     patch.setattr(overlay, "is_reachable", lambda endpoint: endpoint is None)
 
     if not may_start_processes:
-        patch.setattr(subprocess, "Popen", refuse_process)
+        patch.setattr(subprocess, "Popen", RefusedProcess)
 
 
-def refuse_process(*arguments: object, **_options: object) -> None:
-    """Fail the test that starts a process."""
-    words = arguments[0] if arguments else "without words"
-    pytest.fail(f"A unit test started a process, {words}: mark it 'processes'.")
+class RefusedProcess(subprocess.Popen[Any]):
+    """Fails the test that starts a process. It is a class, as asyncio derives its own from it on Windows."""
+
+    def __init__(self, *arguments: object, **_options: object) -> None:
+        # As after a start that has failed: nothing is waited for when it is deleted.
+        self.returncode = 0
+        words = arguments[0] if arguments else "without words"
+        pytest.fail(f"A unit test started a process, {words}: mark it 'processes'.")
 
 
 def refuse_other_machines(connect: Callable[..., Any]) -> Callable[..., Any]:

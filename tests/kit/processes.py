@@ -1,5 +1,7 @@
 """Processes for tests: children that start others, what is left of them, and Ctrl-C."""
 
+import _thread
+import ctypes
 import signal
 import sys
 import threading
@@ -7,9 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 # What a child waits for its end, in seconds; no test waits as long.
 LONG = 60
+
+SYNCHRONIZE = 0x100000  # of <winnt.h>: a right to wait for a process
 
 # A child that starts another one, and writes its id into a file.
 PARENT = """
@@ -41,7 +46,7 @@ def ctrl_c_when(happens: Callable[[], object]) -> Iterator[None]:
         while not happens() and not ending.wait(0.02):
             pass
         if not ending.is_set():
-            signal.pthread_kill(main_thread, signal.SIGINT)
+            _interrupt(main_thread)
 
     thread = threading.Thread(target=press)
     thread.start()
@@ -50,6 +55,14 @@ def ctrl_c_when(happens: Callable[[], object]) -> Iterator[None]:
     finally:
         ending.set()
         thread.join()
+
+
+def _interrupt(thread_id: int) -> None:
+    if sys.platform == "win32":
+        # The event of a console, which reaches every program in it, is no signal for one of them.
+        _thread.interrupt_main()
+    else:
+        signal.pthread_kill(thread_id, signal.SIGINT)
 
 
 def holds_text(path: Path, text: str = "") -> bool:
@@ -62,11 +75,23 @@ def holds_text(path: Path, text: str = "") -> bool:
 
 def is_alive(pid: int) -> bool:
     """Return whether a process runs; one that ended and that nobody has asked about does not."""
+    if sys.platform == "win32":
+        return _runs_on_windows(pid)
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def _runs_on_windows(pid: int) -> bool:
+    kernel: Any = getattr(ctypes, "WinDLL")("kernel32")  # noqa: B009 - of Windows alone
+    process = kernel.OpenProcess(SYNCHRONIZE, 0, pid)
+    if not process:
+        return False
+    has_ended = kernel.WaitForSingleObject(process, 0) == 0
+    kernel.CloseHandle(process)
+    return not has_ended
 
 
 def ends_soon(pid: int) -> bool:

@@ -1,6 +1,5 @@
-"""A real Windows Python under Wine, which tests are given by its folder: WINDOWS_PYTHON=DIR."""
+"""A real Windows Python under Wine, which tests are given by the program that runs it."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
@@ -9,12 +8,10 @@ import pytest
 
 from core import process
 
-VARIABLE = "WINDOWS_PYTHON"
-
 
 @dataclass(frozen=True, kw_only=True)
 class WindowsPython:
-    """The folder of a Wine root: ``win`` runs a program of Windows in the current folder.
+    """The folder of a Wine root, where ``win`` runs a program of Windows in the current folder.
 
     Windows sees the files of this machine on its drive Z:.
     """
@@ -53,9 +50,9 @@ class WindowsPython:
 
 
 @pytest.fixture(scope="session")
-def windows_python() -> WindowsPython:
-    """Return the Windows Python that the variable names; skip where it names none."""
-    folder = os.environ.get(VARIABLE, "")
-    if not folder:
-        pytest.skip(f"{VARIABLE} names no folder with a Windows Python under Wine")
-    return WindowsPython(root=Path(folder).resolve())
+def windows_python(request: pytest.FixtureRequest) -> WindowsPython:
+    """Return the Windows Python that the option names; skip where it names none."""
+    program: Path | None = request.config.getoption("--windows-python")
+    if program is None:
+        pytest.skip("--windows-python names no Windows Python")
+    return WindowsPython(root=program.resolve().parent)

@@ -16,6 +16,7 @@ BUILD_FILES = (
 # What upstream reads, our plans set, and the sample does not read.
 NOT_READ = {
     "CMAKE_BUILD_PARALLEL_LEVEL": "CMake's own; the sample's audio is built by setuptools alone",
+    "CMAKE_GENERATOR": "CMake's own; the sample asks for ninja itself",
     "CMAKE_PREFIX_PATH": "CMake's own; the sample passes it on by its prefix",
     "LD_LIBRARY_PATH": "the loader's own",
     "MAX_JOBS": "setuptools compiles the sample's extensions one by one",

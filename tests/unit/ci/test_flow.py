@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ci import flow, interpreters
 from ci.flow import configure_options_of_release, make_plan
 from ci.jobs import Job, Target
+from core import run
 from core.cli.options import Common
 from core.errors import MissingInputError, ProcessError, UsageError
 from core.run.plan import Plan
@@ -61,6 +63,16 @@ def test_says_what_a_family_has_no_use_for(capsys: pytest.CaptureFixture[str]) -
     flow.run_ref(Common(torch_ref="sample", gpu_family="cpu", dry_run=True))
 
     assert "build_rocm: left out" in capsys.readouterr().err
+
+
+def test_refuses_a_ref_of_which_nothing_is_built_on_this_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "sys", SimpleNamespace(platform="win32"))
+
+    with pytest.raises(UsageError) as raised:
+        flow.run_ref(Common(torch_ref="sample", dry_run=True))
+
+    assert "sample is built on windows" in raised.value.message
+    assert "build_rocm" in raised.value.hint
 
 
 def test_a_layout_is_for_the_packages_of_rocm_alone(capsys: pytest.CaptureFixture[str]) -> None:

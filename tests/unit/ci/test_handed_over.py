@@ -12,6 +12,7 @@ from core import process
 from core.cli.options import ROOT
 from core.errors import ProcessError
 from tests.kit.github_expressions import expand
+from tests.kit.windows import make_link
 from tests.kit.workflow_files import steps
 
 pytestmark = pytest.mark.processes
@@ -126,7 +127,7 @@ def test_several_paths_arrive_below_the_checkout(
 
 def test_a_link_is_handed_over_as_what_it_names(giver: Workspace, taker: Workspace) -> None:
     giver.write("out/librocm.so.1", "library")
-    (giver.folder / "out" / "librocm.so").symlink_to("librocm.so.1")
+    make_link(giver.folder / "out" / "librocm.so", "librocm.so.1")
     artifact = {"librocm.so.1": "library", "librocm.so": "library"}
 
     taker.take_over(giver.hand_over("out"), artifact, "out")

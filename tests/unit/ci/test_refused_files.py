@@ -11,6 +11,7 @@ from core.errors import CheckError, MachineError, MissingInputError, WheelError
 from tests.kit import zip_files
 from tests.kit.front_doors import Package, run_verb
 from tests.kit.wheels import write_wheel
+from tests.kit.windows import make_link, make_pipe, not_on_windows
 
 WHEEL = "demo-1.0-py3-none-any.whl"
 SDIST = "demo-1.0.tar.gz"
@@ -32,11 +33,11 @@ def make_sdist_without_metadata(path: Path) -> None:
 
 
 MAKERS: Mapping[str, Callable[[Path], object]] = {
-    "pipe": os.mkfifo,
+    "pipe": make_pipe,
     "folder": Path.mkdir,
-    "link to itself": lambda path: path.symlink_to(path.name),
-    "link to nothing": lambda path: path.symlink_to("nothing"),
-    "endless device": lambda path: path.symlink_to("/dev/zero"),
+    "link to itself": lambda path: make_link(path, path.name),
+    "link to nothing": lambda path: make_link(path, "nothing"),
+    "endless device": lambda path: make_link(path, "/dev/zero"),
     "sparse file": make_sparse,
 }
 
@@ -67,7 +68,7 @@ def judge_folder(verb: str, folder: Path) -> int:
             return run_verb(package, verb, "--input-dir", folder, *place)
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no pipes with names")
+@not_on_windows("Windows has no such files")
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize(
     ("verb", "filename"),

@@ -1,3 +1,5 @@
+import subprocess  # noqa: TID251 - for a stream of its own
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -7,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core import console
+from core import console, process
+from core.cli.options import ROOT
 from tests.kit.screens import Reader, set_reader
 
 SECRETS = st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=6, max_size=20)
@@ -561,3 +564,28 @@ def test_a_log_gets_a_line_about_a_long_step_ever_more_rarely(capsys: Capture, c
 
 def test_github_gets_no_lines_about_a_long_step(github: Capture, clock: Clock) -> None:
     assert beats_of_a_long_step(github, clock) == []
+
+
+# Streams
+
+
+LINE = "\N{BOX DRAWINGS LIGHT HORIZONTAL} pack"
+PRINTING = f"from core import console; console.accept_every_letter(); console.result({LINE!r})"
+
+
+def print_line(encoding: str | None) -> str:
+    """Return what a program writes into a pipe; None as an encoding is the system's own."""
+    env = process.inherited(PYTHONIOENCODING=encoding, PYTHONUTF8=None)
+    # Not by core.process, which chooses an encoding itself.
+    output = subprocess.check_output([sys.executable, "-c", PRINTING], cwd=ROOT, env=env)
+    return output.decode("utf-8").strip()
+
+
+@pytest.mark.processes
+def test_spells_letters_that_a_stream_cannot_show() -> None:
+    assert print_line("ascii") == "\\u2500 pack"
+
+
+@pytest.mark.processes
+def test_writes_utf8_into_a_pipe() -> None:
+    assert print_line(None) == LINE

@@ -8,6 +8,7 @@ from core import families, process
 from core.errors import UsageError
 from tests.kit.machines import Answer, answer_processes
 from tests.kit.repos import write_files
+from tests.kit.windows import program_file
 
 TARGETS = sorted(name for name, family in families.families().items() if family.targets == (name,))
 
@@ -22,7 +23,7 @@ def write_nodes(folder: Path, *versions: int) -> Path:
 
 def install_program(folder: Path, monkeypatch: pytest.MonkeyPatch, *, name: str, answer: Answer) -> None:
     """Put one program on the machine, which answers like this."""
-    program = folder / name
+    program = folder / program_file(name)
     program.write_text("")
     program.chmod(0o755)
     # Unit tests hide the programs that tell about GPUs from `which`; this one is the test's own.

@@ -1,5 +1,4 @@
 import io
-import os
 import re
 import sys
 import tracemalloc
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from core import junit, process
 from pytorch_build.test.results import last_attempt
 from tests.kit.repos import write_files
+from tests.kit.windows import NO_PIPES, make_pipe
 
 MEBIBYTE = 1 << 20
 
@@ -282,7 +282,9 @@ def test_a_report_that_is_missing_is_a_problem(tmp_path: Path) -> None:
     assert "none.xml cannot be read" in problem
 
 
-@pytest.mark.parametrize("create", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
+@pytest.mark.parametrize(
+    "create", [Path.mkdir, pytest.param(make_pipe, marks=NO_PIPES)], ids=["folder", "pipe"]
+)
 def test_opens_regular_files_alone(tmp_path: Path, create: Callable[[Path], None]) -> None:
     path = tmp_path / "report.xml"
     create(path)

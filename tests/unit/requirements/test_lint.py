@@ -75,15 +75,13 @@ def findings() -> set[str]:
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, findings: set[str]) -> list[Call]:
     """Return the calls of linters, on a machine that has them all but for the optional ones."""
     put_on_path(monkeypatch, tmp_path / "bin", ALWAYS_RUN)
-    return answer_processes(
-        monkeypatch, lambda call: Answer(status=1 if Path(call.words[0]).name in findings else 0)
-    )
+    return answer_processes(monkeypatch, lambda call: Answer(status=1 if call.program in findings else 0))
 
 
 def test_runs_every_linter_in_the_repository(calls: list[Call]) -> None:
     assert lint.main([]) == 0
 
-    assert [Path(call.words[0]).name for call in calls] == ALWAYS_RUN
+    assert [call.program for call in calls] == ALWAYS_RUN
     assert {call.folder for call in calls} == {lint.ROOT}
 
 

@@ -309,7 +309,9 @@ def test_names_no_source_by_a_version(tmp_path: Path) -> None:
 
 
 def test_names_a_folder(tmp_path: Path) -> None:
-    assert named_source(tmp_path, SourceOptions(find_links=("/wheels",))).find_links == ("/wheels",)
+    folder = str(tmp_path / "wheels")
+
+    assert named_source(tmp_path, SourceOptions(find_links=(folder,))).find_links == (folder,)
 
 
 def test_names_a_folder_of_several_indexes(tmp_path: Path) -> None:

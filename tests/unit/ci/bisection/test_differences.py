@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from ci.bisection.differences import RevisionFacts, facts_of_run, list_changes
 from core.run.plan import RocmOrigin
 from core.run.records import Record
+from core.shell import command_line
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
+from tests.kit.windows import absolute
 
 OLD_COMMIT = "a" * 40
 NEW_COMMIT = "b" * 40
@@ -112,19 +114,21 @@ def test_shows_how_to_list_the_commits_of_a_public_repository() -> None:
 
 
 def test_shows_how_to_list_the_commits_of_a_repository_on_this_machine() -> None:
+    tree = absolute("/my torch")
     good = make_facts(
         OLD_COMMIT,
         rules="c",
         rocm="7.10",
-        origin="/my torch",
+        origin=tree,
     )
     bad = make_facts(
         NEW_COMMIT,
         rules="c",
         rocm="7.10",
-        origin="/my torch",
+        origin=tree,
     )
 
     (command,) = hints_about("torch", good, bad)
 
-    assert command == "git -C '/my torch' log --oneline aaaaaaaaaaaa..bbbbbbbbbbbb"
+    commits = f"{OLD_COMMIT[:12]}..{NEW_COMMIT[:12]}"
+    assert command == command_line(["git", "-C", tree, "log", "--oneline", commits])

@@ -13,6 +13,7 @@ from core.packages.candidates import Candidate
 from core.packages.groups import RunGroup, recorded_candidates
 from core.run import RunOutputs, records
 from core.run.records import FileRecord, Record
+from core.shell import command_line
 from core.stores import Store
 from core.wheel.distributions import describe
 from tests.kit.front_doors import run_verb
@@ -276,14 +277,16 @@ def test_the_command_pins_only_what_was_named() -> None:
 def test_the_command_quotes_the_folder() -> None:
     printed = command(Path("my wheels"), [CORE])
 
-    assert printed == "pip install --no-index --find-links 'my wheels' rocm-sdk-core==7.1"
+    assert printed == command_line(
+        ["pip", "install", "--no-index", "--find-links", "my wheels", "rocm-sdk-core==7.1"]
+    )
 
 
 def test_the_command_builds_the_sdist_with_what_is_installed_first() -> None:
     printed = command(FOLDER, [SDIST, CORE, *TORCH], (), ["numpy>=2"])
 
     first, second = printed.split(" && ")
-    assert first == "pip install setuptools wheel 'numpy>=2'"
+    assert first == command_line(["pip", "install", "setuptools", "wheel", "numpy>=2"])
     assert second == f"{PIP} --no-cache-dir --no-build-isolation rocm==7.1 torch==2+rocm7.1"
 
 
@@ -311,7 +314,7 @@ def test_the_command_names_device_code_of_what_was_named() -> None:
 def test_the_command_names_all_device_code() -> None:
     printed = command(FOLDER, DEVICE_OFFERS)
 
-    rocm = "'rocm[libraries]==7.1' rocm-sdk-device-gfx942==7.1"
+    rocm = command_line(["rocm[libraries]==7.1", "rocm-sdk-device-gfx942==7.1"])
     assert printed == f"{PIP} {rocm} torch==2 amd-torch-device-gfx942==2"
 
 
@@ -349,7 +352,8 @@ def test_fetches_packages_and_prints_the_command(
     assert run_verb("ci", "setup-venv", *run_options, "--packages", "torch==2.10") == 0
 
     assert {path.name.partition("-")[0] for path in target.glob("*.whl")} == {"torch", "triton"}
-    assert "pip install 'numpy>=2' && pip install --no-index --find-links" in capfd.readouterr().err
+    numpy = command_line(["numpy>=2"])
+    assert f"pip install {numpy} && pip install --no-index --find-links" in capfd.readouterr().err
 
 
 def test_fetches_the_whole_run_by_default(run_options: list[str], target: Path) -> None:

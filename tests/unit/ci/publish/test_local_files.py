@@ -13,6 +13,7 @@ from ci.publish.local_files import Digests, LocalFile, pack
 from core.errors import MissingInputError, UsageError
 from tests.kit import repos
 from tests.kit.wheels import sha256
+from tests.kit.windows import make_link
 
 
 def read_logs(folder: Path) -> dict[str, LocalFile]:
@@ -58,7 +59,7 @@ def test_leaves_out_links_and_names_them(
 ) -> None:
     repos.write_files(tmp_path / "in", {"build.log": "x"})
     (tmp_path / "elsewhere").write_text("secret")
-    (tmp_path / "in" / "secret.log").symlink_to(tmp_path / target)
+    make_link(tmp_path / "in" / "secret.log", tmp_path / target)
 
     assert [*read_logs(tmp_path / "in")] == ["build.log"]
     assert "secret.log is a link" in capsys.readouterr().err

@@ -471,6 +471,15 @@ def test_a_borrowed_build_names_its_run_and_has_no_log_here(page_with_borrowed_b
     assert "x.log" not in html
 
 
+def test_a_build_for_a_part_of_its_family_names_the_rest() -> None:
+    (torch,) = [record for record in builds() if record.stage == "build_torch"]
+    torch = torch.model_copy(update={"details": {"left_out_targets": ["gfx1101", "gfx1102"]}})
+
+    html = render(page_of_records(torch, *builds(without=["torch"])))
+
+    assert "without gfx1101, gfx1102" in html
+
+
 # --- Tests -----------------------------------------------------------------------------------
 
 

@@ -17,6 +17,9 @@ from core.errors import FatalError, MissingInputError, UsageError
 from rocm_packaging.origin import release_index_url
 from tests.kit.front_doors import run_verb, use_checkout
 from tests.kit.machines import Answer, Call, answer_processes
+from tests.kit.windows import not_on_windows
+
+pytestmark = not_on_windows("container images are built on Linux alone")
 
 VERB = Verb("build-image", "ci.verbs.build_image", "x")
 DAY = "20251121"

@@ -18,6 +18,7 @@ from pytorch_build.sources.checkout import UPSTREAM_REF
 from tests.kit import repos
 from tests.kit.front_doors import run_verb, use_checkout
 from tests.kit.runs import write_record
+from tests.kit.windows import make_link
 
 # One folder of each kind, but for trees.
 FOLDERS = (".nox/lint", ".nox/build_torch", "src/main/.builds/torch-1", ".cache/refs", "out/18-linux")
@@ -55,7 +56,7 @@ def clean_fixture(checkout: Path, capsys: pytest.CaptureFixture[str]) -> Clean:
 
 def line_of(lines: list[str], path: str) -> str:
     """Return the line about a path."""
-    (line,) = [line for line in lines if path in line]
+    (line,) = [line for line in lines if str(Path(path)) in line]
     return line
 
 
@@ -131,7 +132,7 @@ def test_keeps_what_changed_lately(clean: Clean, checkout: Path) -> None:
 def test_keeps_links_and_what_they_lead_to(clean: Clean, checkout: Path, link: str) -> None:
     elsewhere = checkout.with_name("elsewhere")
     (elsewhere / "torch").mkdir(parents=True)
-    (checkout / link).symlink_to(elsewhere)
+    make_link(checkout / link, elsewhere)
 
     lines = clean("--yes", "--what", *KINDS)
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from core.binaries import elf
 from core.errors import ArtifactError
 from tests.kit.binaries import EM_AMDGPU, elf_file
+from tests.kit.windows import not_on_windows
 
 # Files that real linkers made: this Python, and the extension modules of two of its packages.
 REAL_FILES = sorted(
@@ -58,6 +59,7 @@ def facts_by_pyelftools(path: Path) -> elf.ElfFacts:
     )
 
 
+@not_on_windows("no file of this machine is an ELF file there")
 @pytest.mark.parametrize("path", REAL_FILES, ids=lambda path: path.name)
 def test_reads_real_files_as_pyelftools_does(path: Path) -> None:
     facts = elf.read(path)

@@ -249,7 +249,7 @@ TOOL_ERROR_LINES = [
     "  | x",
     "  | y",
     "again: nox -s build_torch",
-    "log:   logs/build.log",
+    f"log:   {Path('logs/build.log')}",
 ]
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from core.cli.sessions import again
+from core.shell import command_line
 
 WORDS = ["build", "torch", "--python=/nox/build_torch/bin/python", "--torch-ref", "sample"]
 
@@ -38,7 +39,8 @@ def test_names_the_cell_where_there_is_a_matrix(monkeypatch: pytest.MonkeyPatch)
 
     command = again("pytorch_build", argv)
 
-    assert command == "MATRIX=ci nox -s 'build_torch(gfx1151, sample, Python 3.13)' -- --force"
+    words = ["nox", "-s", "build_torch(gfx1151, sample, Python 3.13)", "--", "--force"]
+    assert command == command_line(words, variables={"MATRIX": "ci"})
 
 
 def test_leaves_the_dashes_out_where_the_user_gave_no_options(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,4 +59,6 @@ def test_names_the_option_that_chooses_a_mode(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_names_the_front_door_itself_outside_nox() -> None:
-    assert again("ci", ["upload", "--run-id", "1 7"]) == "python -m ci upload --run-id '1 7'"
+    assert again("ci", ["upload", "--run-id", "1 7"]) == command_line(
+        ["python", "-m", "ci", "upload", "--run-id", "1 7"]
+    )

@@ -17,6 +17,9 @@ from core.env.engines import (
 )
 from core.errors import FatalError, MissingInputError, ProcessError, UsageError
 from tests.kit.machines import Answer, Call, answer_processes, put_on_path
+from tests.kit.windows import not_on_windows
+
+pytestmark = not_on_windows("container images are built on Linux alone")
 
 BUILD = ImageBuild(
     dockerfile=Path("/c/docker/Dockerfile"),
@@ -82,7 +85,7 @@ def install_engines(
 ) -> list[Call]:
     """Put engines on the machine, each with its answer to whether it works; return the calls."""
     put_on_path(monkeypatch, folder, list(answers))
-    return answer_processes(monkeypatch, lambda call: answers[Path(call.words[0]).name])
+    return answer_processes(monkeypatch, lambda call: answers[call.program])
 
 
 @pytest.mark.parametrize(
@@ -109,7 +112,7 @@ def test_takes_the_first_engine_that_works(
     engine = find_engine(*names)
 
     assert engine == called[-1]
-    assert [Path(call.words[0]).name for call in calls] == called
+    assert [call.program for call in calls] == called
 
 
 def test_tells_why_no_engine_works_and_how_to_get_one(

@@ -10,6 +10,7 @@ from core import process
 from core.env import interpreter, require
 from core.errors import EnvironmentSetupError, UsageError
 from tests.kit.machines import Answer, VirtualEnvironment, answer_processes
+from tests.kit.windows import SCRIPTS, program_file
 
 
 @pytest.fixture(autouse=True)
@@ -125,7 +126,7 @@ def test_the_base_of_an_environment_lies_outside_it(tmp_path: Path, series: str)
         pytest.skip(f"there is no Python {series}")
     process.capture([python, "-m", "venv", "--without-pip", str(tmp_path / "venv")])
 
-    target = interpreter(tmp_path / "venv" / "bin" / "python")
+    target = interpreter(tmp_path / "venv" / SCRIPTS / program_file("python"))
 
     assert target.virtual
     assert not target.base_executable.is_relative_to(tmp_path)

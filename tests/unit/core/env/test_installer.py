@@ -26,6 +26,7 @@ from core.host_path import ENVIRONMENT_MARKER
 from tests.kit.machines import Answer, Call, VirtualEnvironment, answer_processes, target_in
 from tests.kit.repos import write_files
 from tests.kit.wheels import record_row
+from tests.kit.windows import ON_WINDOWS, SCRIPTS, program_file
 
 LINKS = Sources(find_links=("/wheels",), no_index=True)
 INDEX = Sources(index_url="https://mine/simple")
@@ -207,7 +208,7 @@ def test_the_installer_logs_in_at_the_users_proxy(machine: Machine, monkeypatch:
 
     call = machine.install(Install(requirements=("torch==2.13.0",)))
 
-    assert call.variables["https_proxy"] == "http://user:word@proxy:3128"
+    assert call.variables["HTTPS_PROXY" if ON_WINDOWS else "https_proxy"] == "http://user:word@proxy:3128"
 
 
 def test_makes_an_environment_with_pip_for_its_user(machine: Machine) -> None:
@@ -259,7 +260,7 @@ def test_passes_every_wish_to_the_installer(machine: Machine, tmp_path: Path) ->
 
     assert {"--require-hashes", "--no-deps", "--no-build-isolation", "c==1"} <= set(call.words)
     assert option_values(call, "-r") == [str(file) for file in files]
-    assert call.option("--cache-dir") == "/cache"
+    assert call.option("--cache-dir") == str(Path("/cache"))
 
 
 def test_tells_builds_of_sdists_their_gpu_family(machine: Machine) -> None:
@@ -274,7 +275,7 @@ def test_uv_caches_builds_apart_by_their_settings(machine: Machine) -> None:
 
     call = machine.install(request, cache_dir=Path("/cache"))
 
-    assert call.option("--cache-dir") == "/cache"
+    assert call.option("--cache-dir") == str(Path("/cache"))
 
 
 def test_names_what_could_not_be_installed(machine: Machine, tmp_path: Path) -> None:
@@ -445,7 +446,7 @@ def test_makes_an_environment_and_installs_into_it(machine: Machine) -> None:
     assert (
         commands[0] == f"venv --no-config --quiet --clear --python {target.base_executable} {target.prefix}"
     )
-    assert [call.option("--cache-dir") for call in machine.installs()] == ["/cache", "/cache"]
+    assert [call.option("--cache-dir") for call in machine.installs()] == [str(Path("/cache"))] * 2
     assert machine.environment.installed == {"a": "1", "b": "2"}
 
 
@@ -585,7 +586,7 @@ def test_a_digest_covers_the_content_of_files_and_the_callers_salt(
 @pytest.mark.processes
 def test_a_failed_installation_has_the_installers_error_and_a_log(tmp_path: Path) -> None:
     process.capture([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"])
-    target = interpreter(tmp_path / "venv" / "bin" / "python")
+    target = interpreter(tmp_path / "venv" / SCRIPTS / program_file("python"))
     sources = Sources(find_links=(str(tmp_path),), no_index=True)
 
     with (

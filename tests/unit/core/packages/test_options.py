@@ -14,6 +14,7 @@ from core.packages.options import (
     options_of_tested_source,
     source_options,
 )
+from tests.kit.windows import absolute
 
 
 def parse_options(
@@ -28,7 +29,7 @@ def parse_options(
 def test_reads_a_source_from_options() -> None:
     options = parse_options("--find-links", "/a", "--index-url", "https://c", "--index-subdir", "/d/")
 
-    assert options.find_links == ("/a",)
+    assert options.find_links == (absolute("/a"),)
     assert options.index_urls == ("https://c",)
     assert options.index_subdir == "d"
     assert options.named
@@ -56,14 +57,14 @@ def test_reads_options_with_a_prefix(prefixes: Sequence[str]) -> None:
     assert options.index_name == "dev"
     assert options.version == "7"
     assert options.run_id == "9"
-    assert options.find_links == ("/b",)
+    assert options.find_links == (absolute("/b"),)
     assert options.prefix == "--rocm-"
 
 
 def test_reads_a_list_from_options_of_two_prefixes() -> None:
     options = parse_options("--rocm-find-links=/b", "--find-links=/a", prefixes=("rocm-", ""))
 
-    assert options.find_links == ("/b", "/a")
+    assert options.find_links == (absolute("/b"), absolute("/a"))
 
 
 VARIABLES = {
@@ -135,10 +136,10 @@ def test_leaves_an_index_without_a_folder_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("link", "place"),
     [
-        ("wheels", "{folder}/wheels"),
-        ("/data/wheels", "/data/wheels"),
+        ("wheels", str(Path("{folder}/wheels"))),
+        ("/data/wheels", absolute("/data/wheels")),
         ("https://a.example/index.html", "https://a.example/index.html"),
-        ("file:///my%20data", "/my data"),
+        (Path(absolute("/my data")).as_uri(), absolute("/my data")),
     ],
 )
 def test_names_folders_from_where_commands_run(

@@ -166,7 +166,7 @@ def test_resolves_for_an_interpreter(resolver: Resolver) -> None:
     resolution.resolve(ALLOWED)
 
     (call,) = resolver.calls
-    assert call.option("--python") == "/env/bin/python"
+    assert call.option("--python") == str(Path("/env/bin/python"))
     assert {"--only-binary", "--prerelease"}.isdisjoint(call.words)
 
 

@@ -120,7 +120,7 @@ def test_chooses_an_older_version_where_the_newest_does_not_fit(
 @pytest.mark.parametrize(
     ("requirement", "mentioned"),
     [
-        ("torch==3", ["torch==3", "Python 3.12", "/dist has 2"]),
+        ("torch==3", ["torch==3", "Python 3.12", "dist has 2"]),
         ("apex", ["no apex", "none of it"]),
         ("torch", ["triton==9", "torch-2-py3-none-any.whl", "has 3.6.0"]),
     ],

@@ -180,7 +180,7 @@ def test_names_the_package_that_an_index_lacks_and_other_ways(tmp_path: Path) ->
     ("source", "error", "mentioned"),
     [
         (PackageIndex(url="file:///x"), UsageError, "--index-url file:///x"),
-        (linked_source("/absent/folder"), MissingInputError, "/absent/folder"),
+        (linked_source("/absent/folder"), MissingInputError, str(Path("/absent/folder"))),
     ],
     ids=["no HTTP", "no folder"],
 )
@@ -323,11 +323,11 @@ def test_installers_get_the_files_behind_a_password(
 
 def test_installers_get_sources_without_a_password_as_they_are() -> None:
     indexes = [PackageIndex(url=url) for url in ("https://a", "https://b")]
-    source = combine_sources([*indexes, linked_source("/wheels")])
+    source = combine_sources([*indexes, linked_source(str(Path("/wheels")))])
 
     with source.opened([]) as sources:
         assert sources == Sources(
-            index_url="https://a", extra_index_urls=("https://b",), find_links=("/wheels",)
+            index_url="https://a", extra_index_urls=("https://b",), find_links=(str(Path("/wheels")),)
         )
 
 

@@ -84,13 +84,11 @@ def pids_in(folder: Path) -> list[int]:
     return [int(word) for word in (folder / "pids").read_text().split()]
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda value: value.name
-)
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 @pytest.mark.parametrize("run", ["run()", IN_A_THREAD], ids=["alone", "in a thread"])
-def test_a_stopped_program_leaves_nothing_running(tmp_path: Path, number: int, run: str) -> None:
+def test_a_stopped_program_leaves_nothing_running(tmp_path: Path, name: str, run: str) -> None:
     with program(tmp_path, command(seconds=LONG), run) as running:
-        running.send_signal(number)
+        running.send_signal(signal.Signals[name])
 
         assert running.wait(timeout=LONG / 2) == 130
 

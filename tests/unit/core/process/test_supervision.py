@@ -7,6 +7,7 @@ from core import process
 from core.errors import InterruptedStageError
 from core.process import supervise, tail
 from tests.kit.processes import LONG, ctrl_c_when, ends_soon, holds_text, parent_code, python
+from tests.kit.windows import not_on_windows
 
 processes = pytest.mark.processes
 
@@ -61,6 +62,7 @@ TOO_MUCH = f"; print('x' * 1000, flush=True); import time; time.sleep({LONG})"
 
 
 @processes
+@not_on_windows("Windows has no signal at which a process could write its stacks")
 def test_a_stopped_process_says_where_it_was(tmp_path: Path) -> None:
     ending = run_supervised(tmp_path, f"import faulthandler; faulthandler.enable(){TOO_MUCH}", log_bytes=100)
 

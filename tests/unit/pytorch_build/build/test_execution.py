@@ -21,6 +21,7 @@ from tests.kit.builds import LocalRun
 from tests.kit.machines import Answer, Call, VirtualEnvironment, answer_processes
 from tests.kit.platforms import LINUX
 from tests.kit.repos import commit_files
+from tests.kit.windows import make_link
 
 VERSION = "2.10.0a0+cpu.sample"
 WHEEL = f"torch-{VERSION}-cp312-cp312-linux_x86_64.whl"
@@ -123,7 +124,7 @@ def test_prints_the_plans_notes(tree: Path, capsys: pytest.CaptureFixture[str]) 
 def test_removes_what_an_earlier_build_left(tree: Path) -> None:
     (tree / "dist").mkdir()
     (tree / "dist" / WHEEL.replace("2.10", "2.9")).touch()
-    (tree / "dist" / "link").symlink_to(tree / "kept.py")
+    make_link(tree / "dist" / "link", tree / "kept.py")
 
     execute(plan_commands(tree, MAKE_WHEEL), tree)
 
@@ -472,8 +473,8 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
     compile_library(core / "libamdhip64.so.7", hip_code, "-Wl,-soname,libamdhip64.so.7")
     devel = site_packages / "_rocm_sdk_devel" / "lib"
     devel.mkdir(parents=True)
-    (devel / "libamdhip64.so").symlink_to("../../_rocm_sdk_core/lib/libamdhip64.so.7")
-    (devel / "libamdhip64.so.7").symlink_to("libamdhip64.so")
+    make_link(devel / "libamdhip64.so", "../../_rocm_sdk_core/lib/libamdhip64.so.7")
+    make_link(devel / "libamdhip64.so.7", "libamdhip64.so")
     return target
 
 

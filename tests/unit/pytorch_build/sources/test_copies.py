@@ -7,6 +7,7 @@ import pytest
 from core.errors import SourceError
 from pytorch_build.sources.copies import TreeCopy
 from tests.kit.repos import commit_files, init_repository, read_files, run_git, write_files
+from tests.kit.windows import make_link
 
 pytestmark = pytest.mark.processes
 
@@ -26,7 +27,7 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ".gitattributes": "*.bat text eol=crlf\n",
     }
     commit_files(tree, texts)
-    (tree / "link").symlink_to("pkg/a.py")
+    make_link(tree / "link", "pkg/a.py")
     run_git(tree, "submodule", "--quiet", "add", "../sub", "third_party/sub")
     commit_files(tree, {})
     (tree / "run.bat").unlink()

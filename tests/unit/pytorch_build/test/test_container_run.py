@@ -5,6 +5,9 @@ from core.env.engines import Engine
 from pytorch_build.build.container import ContainerSession
 from pytorch_build.test import container_run
 from pytorch_build.test.container_run import Devices, command, find_devices
+from tests.kit.windows import not_on_windows
+
+pytestmark = not_on_windows("containers with a GPU's devices run on Linux alone")
 
 ROOT = Path("/home/me/checkout")
 

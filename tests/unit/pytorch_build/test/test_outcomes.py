@@ -1,3 +1,5 @@
+import signal
+
 import pytest
 
 from core import process
@@ -68,7 +70,7 @@ def cases_of(returncode: int, *processes: Events) -> tuple[Case, ...]:
         pytest.param(0, [], "crashed", "status 0", id="no events"),
         pytest.param(1, [], "error", "status 1", id="no events, and a status"),
         pytest.param(4, [], "error", "arguments", id="refused arguments"),
-        pytest.param(-6, [], "crashed", "SIGABRT", id="no events, and a signal"),
+        pytest.param(-signal.SIGABRT, [], "crashed", "SIGABRT", id="no events, and a signal"),
         pytest.param(-11, [events_with("x")], "crashed", "SIGSEGV", id="signal after the tests"),
         pytest.param(134, [events_with("x")], "crashed", "status 134", id="status after the tests"),
         pytest.param(3, [events_with("x")], "error", "internal error", id="error of pytest"),

@@ -1,6 +1,7 @@
 import io
 import json
 import re
+import sys
 import tarfile
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 from core import process
 from core.binaries import elf
 from core.errors import ArtifactError, BuildError, MissingInputError, UsageError
+from core.run import Platform
 from rocm_packaging.packages.build import BuiltPackages, build, stub, stub_template
 from rocm_packaging.packages.inputs import inputs_of
 from rocm_packaging.packages.listing import (
@@ -416,6 +418,22 @@ def test_takes_neither_output_nor_jobs_for_inputs(unsplit_set: Path) -> None:
 def test_refuses_inputs_that_do_not_exist(unsplit_set: Path) -> None:
     with pytest.raises(MissingInputError):
         inputs_of(build_request(unsplit_set / "absent"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no permission to execute a file")
+@pytest.mark.parametrize(("platform", "is_the_same"), [("windows", True), ("linux", False)])
+def test_takes_permissions_into_packages_of_linux_alone(
+    split_set: Path, tmp_path: Path, platform: Platform, *, is_the_same: bool
+) -> None:
+    (library,) = split_set.glob("core-hip_lib_generic/x/stage/lib/*")
+    request = replace(build_request(split_set), platform=platform)
+    library.chmod(0o644)
+    digests = build(replace(request, output_dir=tmp_path / "plain")).digests
+    library.chmod(0o755)
+
+    packages = build(replace(request, output_dir=tmp_path / "program"))
+
+    assert (packages.digests == digests) == is_the_same
 
 
 # Stubs

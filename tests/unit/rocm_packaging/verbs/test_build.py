@@ -46,7 +46,7 @@ class Checkout:
     @property
     def common(self) -> Common:
         """The run that the verb writes to."""
-        return Common(root=self.root, store=str(self.root / "store"))
+        return Common(root=self.root, store=str(self.root / "store"), platform="linux")
 
     @property
     def store(self) -> Store:
@@ -55,12 +55,8 @@ class Checkout:
 
     def call(self, *options: str) -> int:
         """Call ``rocm_packaging build``; return its exit code."""
-        return main(
-            "rocm_packaging",
-            "",
-            VERBS,
-            ["build", "--store", self.common.store, *options],
-        )
+        command = ["build", "--store", self.common.store, "--platform", self.common.platform]
+        return main("rocm_packaging", "", VERBS, [*command, *options])
 
     def build(self, *options: str, family: str = FAMILY) -> None:
         """Package the artifacts."""
@@ -126,7 +122,7 @@ def test_a_look_finds_nothing_to_do_where_the_same_was_packaged(
         "--artifact-dir",
         str(checkout.artifacts),
     ]
-    options += ["--gpu-family", FAMILY, "--without", "*"]
+    options += ["--gpu-family", FAMILY, "--platform", "linux", "--without", "*"]
     checkout.build("--without", "*")
 
     assert look_at_verb("rocm_packaging", "build", *options) == UpToDate()
@@ -356,7 +352,7 @@ def test_packages_families_apart_that_contradict_each_other(
 
     warning = " ".join(checkout.capsys.readouterr().err.split())
     for family in ("gfx94X-dcgpu", "gfx110X-all"):
-        assert f"blas_dev_{family}/x/stage/include/hipblas.h" in warning
+        assert str(Path(f"blas_dev_{family}/x/stage/include/hipblas.h")) in warning
         names = [file.name.partition("-10.1")[0] for file in checkout.record(family).files]
         libraries = f"rocm_sdk_libraries_{family.lower().replace('-', '_')}"
         assert sorted(names) == [
