@@ -15,7 +15,7 @@ from ci.looks import can_look_at_steps, look_at
 from ci.pipeline import FlowOptions, Step
 from ci.plan import outputs
 from ci.plan.data import OwnStore
-from ci.plan.origins import needs
+from ci.plan.origins import groups_that_need_rocm
 from ci.plan.plan import plan as plan_of
 from ci.verbs import configure
 from core import console, errors
@@ -136,7 +136,7 @@ def run_plan(
     if dry_run:
         warn_of_missing_pythons(pythons)
         setup_jobs = [setup_job] if plan.jobs else []
-        print_jobs([*setup_jobs, *jobs.plan_jobs(with_placeholders(plan), platform, target)])
+        print_jobs([*setup_jobs, *jobs.jobs_of_plan(with_placeholders(plan), platform, target)])
         return
 
     require_pythons(pythons)
@@ -148,7 +148,7 @@ def run_plan(
             show_outcomes(setup_outcomes)
         plan = Plan.read(root / target.plan_file)
 
-    plan_jobs = jobs.plan_jobs(plan, platform, target)
+    plan_jobs = jobs.jobs_of_plan(plan, platform, target)
     if not plan_jobs:
         raise MissingInputError(
             f"The plan has no job on {platform}: {plan.enable_build_jobs.reason}.",
@@ -184,23 +184,23 @@ def make_plan(configure_options: Sequence[str], target: Target) -> Plan:
 def with_placeholders(plan: Plan) -> Plan:
     """Return a plan with names for what `configure --plan` and `resolve` would fill in, to show its jobs."""
     origins = []
-    for groups in needs(plan).values():
+    for groups in groups_that_need_rocm(plan).values():
         for group in groups:
             run_id = plan.rocm.artifact_run_id or f"<artifact run of {group.artifact_group}>"
             origins.append(
                 RocmOrigin(platform=group.platform, artifact_group=group.artifact_group, run_id=run_id)
             )
 
-    plan_jobs = []
+    planned_jobs = []
     for job in plan.jobs:
         if job.stage in {"build_rocm", "test_rocm"}:
-            plan_jobs.append(job)
+            planned_jobs.append(job)
         else:
             versions = {"torch": f"<torch of {job.torch_ref}>"}
-            plan_jobs.append(job.model_copy(update={"versions": versions}))
+            planned_jobs.append(job.model_copy(update={"versions": versions}))
 
     rocm = plan.rocm.model_copy(update={"origins": tuple(origins)})
-    return plan.model_copy(update={"jobs": tuple(plan_jobs), "rocm": rocm})
+    return plan.model_copy(update={"jobs": tuple(planned_jobs), "rocm": rocm})
 
 
 def configure_options_of_release(

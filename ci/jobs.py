@@ -13,7 +13,7 @@ from ci import pipeline
 from ci.pipeline import FlowOptions, JobKind, NoxCall, OptionTopic
 from core.cli.options import DEFAULT_STORE, Common
 from core.run import PLAIN, Platform, group_name
-from core.run.plan import Plan, PlannedJob, promotions
+from core.run.plan import Plan, PlannedJob, wheel_sets_to_promote
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,7 +86,7 @@ def setup_job(plan: Plan, target: Target) -> Job:
     return Job(name="setup", kind="setup", calls=tuple(calls))
 
 
-def plan_jobs(plan: Plan, platform: Platform, target: Target) -> Sequence[Job]:
+def jobs_of_plan(plan: Plan, platform: Platform, target: Target) -> Sequence[Job]:
     """Return the jobs of a plan that `resolve` completed, on one platform.
 
     ROCm's packages -> PyTorch's wheels on them -> staging, where they are to be released -> tests -> a report
@@ -94,41 +94,43 @@ def plan_jobs(plan: Plan, platform: Platform, target: Target) -> Sequence[Job]:
     """
     plan_target = replace(target, release_type=plan.release_type)
 
-    rocm_jobs = {
+    rocm_build_jobs = {
         cell.artifact_group: _build_job(plan, plan_target, cell, [])
         for cell in plan.matrix(platform, "build_rocm")
     }
-    build_jobs = {
-        _build_key(cell): _build_job(plan, plan_target, cell, [rocm_jobs.get(cell.artifact_group)])
+    torch_build_jobs = {
+        _build_key(cell): _build_job(plan, plan_target, cell, [rocm_build_jobs.get(cell.artifact_group)])
         for cell in plan.matrix(platform, "build_pytorch")
     }
-    wheel_sets = promotions(plan, platform)
+    wheel_sets = wheel_sets_to_promote(plan, platform)
     stage_jobs: dict[str, Job] = {}
     if wheel_sets:
-        stage_jobs = _stage_jobs(plan, plan_target, platform, [*rocm_jobs.values(), *build_jobs.values()])
+        stage_jobs = _stage_jobs(
+            plan, plan_target, platform, [*rocm_build_jobs.values(), *torch_build_jobs.values()]
+        )
 
     rocm_test_jobs = []
     for cell in plan.matrix(platform, "test_rocm"):
-        needed_jobs = [rocm_jobs.get(cell.artifact_group), stage_jobs.get(cell.artifact_group)]
+        needed_jobs = [rocm_build_jobs.get(cell.artifact_group), stage_jobs.get(cell.artifact_group)]
         rocm_test_jobs.append(_test_job(plan, plan_target, cell, needed_jobs, stage_jobs))
 
-    test_jobs = []
+    torch_test_jobs = []
     for cell in (*plan.matrix(platform, "test_pytorch"), *plan.matrix(platform, "test_torch")):
-        needed_jobs = [build_jobs[_build_key(cell)], stage_jobs.get(cell.artifact_group)]
-        test_jobs.append(_test_job(plan, plan_target, cell, needed_jobs, stage_jobs))
+        needed_jobs = [torch_build_jobs[_build_key(cell)], stage_jobs.get(cell.artifact_group)]
+        torch_test_jobs.append(_test_job(plan, plan_target, cell, needed_jobs, stage_jobs))
 
     # ROCm's tests need not wait for PyTorch, unless they install what was staged with it.
-    jobs = [*rocm_jobs.values()]
+    jobs = [*rocm_build_jobs.values()]
     if not stage_jobs:
         jobs += rocm_test_jobs
-    jobs += build_jobs.values()
+    jobs += torch_build_jobs.values()
     jobs += stage_jobs.values()
     if stage_jobs:
         jobs += rocm_test_jobs
-    jobs += test_jobs
-    if rocm_test_jobs or test_jobs:
+    jobs += torch_test_jobs
+    if rocm_test_jobs or torch_test_jobs:
         jobs.append(
-            _closing_job("test_report", plan_target, [*rocm_test_jobs, *test_jobs], requires="any ran")
+            _closing_job("test_report", plan_target, [*rocm_test_jobs, *torch_test_jobs], requires="any ran")
         )
     jobs += [_promotion_job_of_set(wheel_set, plan_target, platform, jobs) for wheel_set in wheel_sets]
     if jobs:

@@ -241,7 +241,7 @@ def _machine(
     platform: str,
 ) -> str:
     """Return the label of the machines that test a family."""
-    machines = ci_data.runners.of(family, platform)
+    machines = ci_data.runners.find_runner(family, platform)
     if machines.test_runner:
         return code(machines.test_runner)
     if machines.bypass_tests_for_releases:

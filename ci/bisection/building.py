@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from pytorch_build.refs.torch_refs import TorchRef
 
 
-def building_run(
+def make_local_run(
     common: Common,
     run_id: str,
     cell: GroupCell,
     lock: SourceLock | None,
 ) -> Common:
     """Return the run of this machine in which what another one lacks is built, whatever store that is in."""
-    own_run = replace(
+    local_run = replace(
         common,
         run_id=f"{LOCAL_RUN}-bisect-{run_id}",
         torch_ref=cell.torch_ref or "",
@@ -47,11 +47,11 @@ def building_run(
         external_repo="",
     )
     if lock is None:
-        return own_run
-    return replace(own_run, release_type=lock.release_type)
+        return local_run
+    return replace(local_run, release_type=lock.release_type)
 
 
-def build_run(
+def build_packages(
     common: Common,
     lock: SourceLock | None,
     lending_run: RunGroup,

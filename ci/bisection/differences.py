@@ -88,19 +88,19 @@ def _changed_packages(good: Mapping[str, str], bad: Mapping[str, str]) -> Iterat
 def _changed_commit(name: str, good_source: OriginAndCommit, bad_source: OriginAndCommit) -> FactChange:
     """Return a change of commits, with what shows those between: a command, and a page if there is one."""
     good_origin, good_commit = good_source
-    origin, bad_commit = bad_source
-    first = good_commit[:_DIGITS]
-    last = bad_commit[:_DIGITS]
-    if good_origin != origin:
-        return FactChange(name, first, last, (origin,))
-    if Path(origin).is_absolute():
-        folder = command_line([origin])
-        command = f"git -C {folder} log --oneline {first}..{last}"
-        return FactChange(name, first, last, (command,))
+    bad_origin, bad_commit = bad_source
+    good_digits = good_commit[:_DIGITS]
+    bad_digits = bad_commit[:_DIGITS]
+    if good_origin != bad_origin:
+        return FactChange(name, good_digits, bad_digits, (bad_origin,))
+    if Path(bad_origin).is_absolute():
+        folder = command_line([bad_origin])
+        command = f"git -C {folder} log --oneline {good_digits}..{bad_digits}"
+        return FactChange(name, good_digits, bad_digits, (command,))
 
-    command = f"git log --oneline {first}..{last}"
-    page = comparison_url(origin, good_commit, bad_commit) or origin
-    return FactChange(name, first, last, (command, page))
+    command = f"git log --oneline {good_digits}..{bad_digits}"
+    page = comparison_url(bad_origin, good_commit, bad_commit) or bad_origin
+    return FactChange(name, good_digits, bad_digits, (command, page))
 
 
 # --- What is known of a revision
@@ -142,7 +142,7 @@ def _commits_of_rocm(manifest: Mapping[str, Any]) -> Mapping[str, OriginAndCommi
 
 
 def facts_of_run(
-    lock: SourceLock | None, origins: Iterable[RocmOrigin], builds: Iterable[Record]
+    lock: SourceLock | None, origins: Iterable[RocmOrigin], build_records: Iterable[Record]
 ) -> RevisionFacts:
     """Return what a run's lock, the origin of its ROCm and its builds' records say."""
     commits: dict[str, OriginAndCommit] = {}
@@ -157,15 +157,15 @@ def facts_of_run(
     for origin in origins:
         parts = (origin.repository, origin.run_id, origin.index_url)
         rules["origin of ROCm"] = " ".join(part for part in parts if part is not None)
-    for build in builds:
-        rules |= _rules_of_build(build)
+    for build_record in build_records:
+        rules |= _rules_of_build(build_record)
     return RevisionFacts(commits=commits, rules=rules)
 
 
-def _rules_of_build(build: Record) -> Mapping[str, str]:
+def _rules_of_build(build_record: Record) -> Mapping[str, str]:
     """Return the inputs of a build by names for people; what is long is shown by its digest."""
     rules: dict[str, str] = {}
-    inputs = {**build.inputs, "targets": build.details.get("families", "")}
+    inputs = {**build_record.inputs, "targets": build_record.details.get("families", "")}
     for key, value in inputs.items():
         if key in _INPUTS_TOLD_ELSEWHERE:
             continue
@@ -177,5 +177,5 @@ def _rules_of_build(build: Record) -> Mapping[str, str]:
         if len(text) >= _LONGEST_RULE:
             digest = files.digest_of(text)
             text = digest[:_DIGITS]
-        rules[f"{build.stage}: {name}"] = text
+        rules[f"{build_record.stage}: {name}"] = text
     return rules

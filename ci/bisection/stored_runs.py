@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ci.bisection.building import build_run, building_run
+from ci.bisection.building import build_packages, make_local_run
 from ci.bisection.differences import RevisionFacts, facts_of_run
 from ci.bisection.search import Revision, find_revision
 from ci.report.facts import read_run
@@ -247,18 +247,18 @@ class StoredRuns:
                 continue
             if origin.artifact_group == self._artifact_group:
                 origins.append(origin)
-        builds = self._read_builds(self._group(revision))
+        builds = self._read_builds(self._group_with_packages(revision))
         return facts_of_run(self._read_lock(revision.name), origins, builds)
 
     # --- The packages of a run
 
-    def _group(self, revision: Revision) -> RunGroup:
+    def _group_with_packages(self, revision: Revision) -> RunGroup:
         """Return where the packages of a run are: of one that lacks them, in a run of this machine."""
         if revision.lacks:
-            own_run = self._building_run(revision)
+            local_run = self._local_run(revision)
             return RunGroup(
-                store=own_run.open_store(),
-                outputs=own_run.outputs,
+                store=local_run.open_store(),
+                outputs=local_run.outputs,
                 name=self._artifact_group,
             )
         return self._stored_group(revision)
@@ -286,8 +286,8 @@ class StoredRuns:
     def request_packages(self, revision: Revision) -> install.InstallRequest:
         """Return what the run built, built first where it lacks it; a ROCm that it lacks is an index's."""
         if revision.lacks:
-            self._build(revision)
-        group = self._group(revision)
+            self._build_missing_packages(revision)
+        group = self._group_with_packages(revision)
         family = group.family
         if family:
             family = self.request.common.gpu_family or family
@@ -312,17 +312,17 @@ class StoredRuns:
             return source
         return PackageIndex(url=release_index_url("", family))
 
-    def _building_run(self, revision: Revision) -> Common:
+    def _local_run(self, revision: Revision) -> Common:
         """Return the run of this machine in which what another one lacks is built."""
         lock = self._read_lock(revision.name)
-        return building_run(self.request.common, revision.name, self.cell, lock)
+        return make_local_run(self.request.common, revision.name, self.cell, lock)
 
-    def _build(self, revision: Revision) -> None:
+    def _build_missing_packages(self, revision: Revision) -> None:
         """Build what a run lacks, on its ROCm."""
         lending_run = self._stored_group(revision)
         rocm_builds = [record for record in self._read_builds(lending_run) if record.stage == BUILD_ROCM]
-        build_run(
-            self._building_run(revision),
+        build_packages(
+            self._local_run(revision),
             self._read_lock(revision.name),
             lending_run,
             rocm_builds,

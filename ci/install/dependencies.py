@@ -50,7 +50,7 @@ class InstallerPlatformNames(Model):
     pip: tuple[str, ...]
 
 
-class Mirror(Model):
+class MirrorData(Model):
     """What `mirror.toml` says."""
 
     prefix: str
@@ -87,9 +87,9 @@ class Mirror(Model):
 
 
 @functools.cache
-def mirror() -> Mirror:
+def mirror() -> MirrorData:
     """Read the data file."""
-    return load_toml(MIRROR_FILE, Mirror)
+    return load_toml(MIRROR_FILE, MirrorData)
 
 
 # --- What is needed --------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class Need:
     requirements: tuple[str, ...]
 
 
-def needs(data: Mirror, groups: Sequence[RunGroup]) -> Sequence[Need]:
+def collect_needs(data: MirrorData, groups: Sequence[RunGroup]) -> Sequence[Need]:
     """Return what has to be resolved: what the data says that ours require, and what a run's wheels do.
 
     Each distribution is resolved by itself, so that wheels that are never installed together need not
@@ -121,7 +121,7 @@ def needs(data: Mirror, groups: Sequence[RunGroup]) -> Sequence[Need]:
 
 
 def _requirements_in_cell(
-    data: Mirror,
+    data: MirrorData,
     cell: Cell,
     groups: Sequence[RunGroup],
 ) -> Iterator[tuple[str, Sequence[str]]]:
@@ -140,7 +140,7 @@ def _requirements_in_cell(
                 yield candidate.name, read_requirements(candidate, group.store)
 
 
-def resolve_needs(data: Mirror, all_needs: Sequence[Need]) -> Mapping[Cell, Sequence[Candidate]]:
+def resolve_needs(data: MirrorData, all_needs: Sequence[Need]) -> Mapping[Cell, Sequence[Candidate]]:
     """Return the files that meet all needs, each once: with the first cell that needs it."""
     answers = map_in_threads(partial(_resolve_need, data), all_needs, jobs=_QUERIES_AT_ONCE)
     digests: dict[str, str] = {}
@@ -159,7 +159,7 @@ def resolve_needs(data: Mirror, all_needs: Sequence[Need]) -> Mapping[Cell, Sequ
     return files_by_cell
 
 
-def _resolve_need(data: Mirror, need: Need) -> Sequence[ResolvedPackage]:
+def _resolve_need(data: MirrorData, need: Need) -> Sequence[ResolvedPackage]:
     query = ResolverQuery(
         requirements=need.requirements,
         sources=configured(),
@@ -185,7 +185,7 @@ def _files_of(packages: Iterable[ResolvedPackage]) -> Iterator[Candidate]:
 
 
 def mirror_files(
-    data: Mirror,
+    data: MirrorData,
     store: Store,
     files_by_cell: Mapping[Cell, Sequence[Candidate]],
 ) -> Sequence[FileRecord]:
@@ -210,13 +210,13 @@ def mirror_files(
     return records
 
 
-def key_of(data: Mirror, file: Candidate) -> str:
+def key_of(data: MirrorData, file: Candidate) -> str:
     """Return the key that a file has in the mirror's store."""
     return f"{data.prefix}/{file.name}"
 
 
 def _take_stored_file(
-    data: Mirror,
+    data: MirrorData,
     store: Store,
     file: Candidate,
     folder: Path,
@@ -247,7 +247,7 @@ def downloads(
 
 
 def download(
-    data: Mirror,
+    data: MirrorData,
     cell: Cell,
     cell_files: Sequence[Candidate],
     folder: Path,
@@ -283,7 +283,7 @@ def download(
         ) from problem
 
 
-def publish(data: Mirror, store: Store, file: Candidate, path: Path) -> FileRecord:
+def publish(data: MirrorData, store: Store, file: Candidate, path: Path) -> FileRecord:
     """Put a file and its sidecar into the index's folder; return its record."""
     key = key_of(data, file)
     digest = file.require_digest()
@@ -295,6 +295,6 @@ def publish(data: Mirror, store: Store, file: Candidate, path: Path) -> FileReco
     return record
 
 
-def source_of(data: Mirror, store: Store) -> RecordSource:
+def source_of(data: MirrorData, store: Store) -> RecordSource:
     """Return what names the mirrored files: a record of each call that put some there."""
     return RecordSource(store=store, prefix=f"{data.prefix}/manifests")

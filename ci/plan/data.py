@@ -22,7 +22,7 @@ MAX_HOSTED_MINUTES = 300  # of tests on a machine of GitHub's, whose jobs may ta
 Tier = Literal["presubmit", "postsubmit", "nightly", "request"]
 EventName = Literal["pull_request", "merge_group", "push", "schedule", "workflow_dispatch", "workflow_call"]
 TestType = Literal["quick", "standard", "comprehensive", "full"]
-Way = Literal["newest", "index"]
+SearchMethod = Literal["newest", "index"]
 
 Names = tuple[str, ...]
 Platforms = tuple[Platform, ...]
@@ -101,7 +101,7 @@ class Runners(Model):
         for label in self.no_gpu:
             yield "no_gpu", label
 
-    def of(self, gpu_family: str, platform: str) -> Runner:
+    def find_runner(self, gpu_family: str, platform: str) -> Runner:
         """Return the machines of a family on a platform; none for a family that the data does not name."""
         for runner_platform, runner in self.families.get(gpu_family, {}).items():
             if runner_platform == platform:
@@ -351,8 +351,8 @@ class ArtifactRuns(Model):
 class RocmData(Model):
     """`rocm.toml`."""
 
-    order: tuple[Way, ...] = Field(min_length=1)
-    orders: dict[str, tuple[Way, ...]] = Field(default_factory=dict)
+    order: tuple[SearchMethod, ...] = Field(min_length=1)
+    orders: dict[str, tuple[SearchMethod, ...]] = Field(default_factory=dict)
     require_successful: bool = True
     runs: dict[str, ArtifactRuns]
 
@@ -363,7 +363,7 @@ class RocmData(Model):
             raise UsageError(f"No runs have artifacts of release type {release_type!r}. {suggestion}")
         return self.runs[release_type]
 
-    def order_of(self, repository: str) -> tuple[Way, ...]:
+    def search_order(self, repository: str) -> tuple[SearchMethod, ...]:
         """Return what a repository's runs try, first to last; GitHub takes names in any case."""
         for name, order in self.orders.items():
             if name.casefold() == repository.casefold():
@@ -428,7 +428,7 @@ def load() -> Data:
     """Read all of it."""
     return Data(
         triggers=triggers(),
-        families=ci_families(),
+        families=buildable_families(),
         runners=runners(),
         matrix=matrices(),
         rocm=rocm(),
@@ -436,7 +436,7 @@ def load() -> Data:
     )
 
 
-def ci_families() -> Families:
+def buildable_families() -> Families:
     """Read when CI builds families; one that only a matrix names is built on request."""
     data = _families()
     families = dict(data.families)
@@ -461,7 +461,7 @@ def families_of_tier(tier: Tier) -> dict[Platform, Names]:
     for platform in PLATFORMS:
         families_by_platform[platform] = tuple(
             gpu_family
-            for gpu_family, tiers in ci_families().on(platform).items()
+            for gpu_family, tiers in buildable_families().on(platform).items()
             if reaches(tier, tiers.tier) and reaches(tier, tiers.pytorch)
         )
     return families_by_platform

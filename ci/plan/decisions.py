@@ -38,7 +38,7 @@ class Question:
     refs: Mapping[Platform, Mapping[str, TorchRef]]
     today: date
     run_id: str = ""
-    release_type: str = "ci"
+    default_release_type: str = "ci"  # of the run, where its inputs name none
     distribution_store: str | None = None  # that promoted wheels go to, in the place of the data's
     notes: tuple[str, ...] = ()
 
@@ -55,22 +55,22 @@ class Question:
         return self.event.name in DISPATCHES
 
     @property
-    def type(self) -> str:
-        """The release type of the run."""
-        return self.inputs.release_type or self.release_type
+    def release_type(self) -> str:
+        """The release type of the run: the one that its inputs name, else the default."""
+        return self.inputs.release_type or self.default_release_type
 
     @property
     def tier(self) -> tuple[Tier | None, str]:
         """Which families are built without being named, and why."""
         if self.is_dispatch:
             # A release is of what somebody names, or of all, and of nothing by mistake.
-            names_families = self.type != "ci" or self.inputs.names_families
-            tier: Tier | None = None if names_families else "presubmit"
-            return tier, f"the dispatch names {'its' if names_families else 'no'} families"
+            builds_only_named_families = self.release_type != "ci" or self.inputs.names_families
+            tier: Tier | None = None if builds_only_named_families else "presubmit"
+            return tier, f"the dispatch names {'its' if builds_only_named_families else 'no'} families"
         if self.labels.all_families:
             return "nightly", f"label {ALL_FAMILIES}"
-        if self.type != "ci":
-            return "nightly", f"release type {self.type}"
+        if self.release_type != "ci":
+            return "nightly", f"release type {self.release_type}"
         if self.event.name == "schedule":
             return "nightly", "the nightly schedule"
         if self.is_merge:
@@ -209,8 +209,8 @@ def choose_test_type(question: Question) -> tuple[TestType, str]:
 
 
 def _test_type_of_event(question: Question) -> tuple[TestType, str]:
-    if question.type in _TEST_TYPES:
-        return _TEST_TYPES[question.type], f"release type {question.type}"
+    if question.release_type in _TEST_TYPES:
+        return _TEST_TYPES[question.release_type], f"release type {question.release_type}"
     if question.event.name == "schedule":
         return "comprehensive", "the nightly schedule"
 
@@ -245,9 +245,9 @@ def decide_upload(question: Question, trust: Decision) -> tuple[Decision, Upload
     """Decide whether and where the run's outputs go."""
     event = question.event
     if not trust.value:
-        if question.type != "ci":
+        if question.release_type != "ci":
             raise UsageError(
-                f"A fork's run cannot be of release type {question.type!r}.",
+                f"A fork's run cannot be of release type {question.release_type!r}.",
                 hint="Only ci is open to forks.",
             )
         return Decision(value=False, reason="a fork's run has no credentials to upload with"), Upload()
@@ -265,13 +265,13 @@ def decide_upload(question: Question, trust: Decision) -> tuple[Decision, Upload
         reason = f"{event.repository} has no bucket: name one in pytorch-build.toml, [buckets] or [upload]"
         return Decision(value=False, reason=reason), Upload()
 
-    if question.type not in question.buckets.release_types:
+    if question.release_type not in question.buckets.release_types:
         raise UsageError(
-            f"{event.repository} has no bucket for runs of type {question.type}.",
-            hint=f"Name one in pytorch-build.toml, [buckets.release_types.{question.type}].",
+            f"{event.repository} has no bucket for runs of type {question.release_type}.",
+            hint=f"Name one in pytorch-build.toml, [buckets.release_types.{question.release_type}].",
         )
     origin = Origin(repository=event.repository)
-    place = access(question.buckets, origin, question.type)
+    place = access(question.buckets, origin, question.release_type)
     return Decision(value=True, reason=f"runs of {event.repository} have a bucket"), place
 
 
@@ -287,14 +287,14 @@ def decide_promotion(
     builds: Decision,
 ) -> Decision:
     """Decide whether the wheels go on to a release index; whether their tests allow it is known later."""
-    if question.type == "ci":
+    if question.release_type == "ci":
         return Decision(value=False, reason="runs of type ci are not distributed")
     if not uploads.value:
         return Decision(value=False, reason=uploads.reason)
-    has_distribution = _has_buckets(question) and question.type in question.buckets.distributions
+    has_distribution = _has_buckets(question) and question.release_type in question.buckets.distributions
     if question.distribution_store is None and not has_distribution:
-        reason = f"{question.event.repository} distributes no wheels of type {question.type}"
+        reason = f"{question.event.repository} distributes no wheels of type {question.release_type}"
         return Decision(value=False, reason=reason)
     if not builds.value:
         return Decision(value=False, reason=f"PyTorch is not built: {builds.reason}")
-    return Decision(value=True, reason=f"release type {question.type}, once its tests have passed")
+    return Decision(value=True, reason=f"release type {question.release_type}, once its tests have passed")

@@ -80,7 +80,7 @@ def choose_families(question: Question) -> tuple[Sequence[FamilyOnPlatform], Seq
 def _families_of_event(question: Question, platform: Platform) -> Iterator[FamilyOnPlatform]:
     """Yield the families that a label names, and those that the event's tier reaches."""
     tier, tier_reason = question.tier
-    for name, tiers in question.data.families_of(question.type).on(platform).items():
+    for name, tiers in question.data.families_of(question.release_type).on(platform).items():
         label = question.labels.families.get(name)
         if label is not None:
             reason = f"label {label}"
@@ -101,7 +101,7 @@ def _families_of_event(question: Question, platform: Platform) -> Iterator[Famil
 def _families_left_out(question: Question, platform: Platform) -> Iterator[LeftOut]:
     """Yield the families that a label names in vain, and those that a later tier builds."""
     tier, _tier_reason = question.tier
-    for name, platforms in question.data.families_of(question.type).families.items():
+    for name, platforms in question.data.families_of(question.release_type).families.items():
         is_requested = name in question.labels.families
         tiers = platforms.get(platform)
         if tiers is None:
@@ -120,9 +120,9 @@ def _requested_families(
     requested_names: Sequence[str],
 ) -> Iterator[FamilyOnPlatform]:
     """Yield the families that an input names."""
-    data = question.data.families_of(question.type)
+    data = question.data.families_of(question.release_type)
     tiers_by_family = data.on(platform)
-    matrix_families = question.data.matrix_of(question.type).gpu_families.get(platform, ())
+    matrix_families = question.data.matrix_of(question.release_type).gpu_families.get(platform, ())
     is_all = [name.lower() for name in requested_names] == [ALL]
 
     reasons: dict[str, str] = {}
@@ -195,7 +195,7 @@ def _variant(
 ) -> Variant:
     """Return a family in a build variant, as the plan has it."""
     rocm_failure = expected_failure(question, family, "build_rocm")
-    runner = question.data.runners.of(family.name, family.platform)
+    runner = question.data.runners.find_runner(family.name, family.platform)
     machine = choose_machine(question, family, "test_rocm")
     reason = family.reason
     if label is not None:
@@ -308,7 +308,7 @@ def choose_machine(
         _refuse_unserved(question, requested_label, f"{family.platform}_test_runner")
         return ChosenMachine(label=requested_label, note="the input")
 
-    runner = question.data.runners.of(family.name, family.platform)
+    runner = question.data.runners.find_runner(family.name, family.platform)
     kernel = question.labels.kernel
     candidates: Sequence[str | None]
     if several_gpus:

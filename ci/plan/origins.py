@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from ci.github import GitHub, Run, RunQuery, find_run, from_environment
 from ci.plan import artifacts, data
-from ci.plan.data import ArtifactRuns, RocmData, Way
+from ci.plan.data import ArtifactRuns, RocmData, SearchMethod
 from ci.plan.missing_tests import notes_on_missing_tests
 from core.cli.options import Common, environment
 from core.errors import ArtifactError, FatalError, MissingInputError, RocmError
@@ -31,8 +31,8 @@ _HINT = "Name an artifact run (input artifact_run_id), or correct [rocm]: ci/roc
 
 def with_rocm(plan: Plan, common: Common) -> Plan:
     """Return a plan with where its ROCm comes from, pinned once for the whole run."""
-    groups_by_variant = needs(plan)
-    if not groups_by_variant:
+    groups_by_build_variant = groups_that_need_rocm(plan)
+    if not groups_by_build_variant:
         return plan
 
     search = Search(
@@ -42,7 +42,7 @@ def with_rocm(plan: Plan, common: Common) -> Plan:
         github=from_environment(environment()),
         common=replace(common, release_type=plan.release_type),
     )
-    completed_plan = completed(plan, search.origins(groups_by_variant), search.notes)
+    completed_plan = completed(plan, search.origins(groups_by_build_variant), search.notes)
 
     # The packages of an index are not tested here.
     new_notes = [
@@ -53,14 +53,14 @@ def with_rocm(plan: Plan, common: Common) -> Plan:
     return completed_plan.model_copy(update={"notes": (*completed_plan.notes, *new_notes)})
 
 
-def needs(plan: Plan) -> Mapping[str, Sequence[Variant]]:
+def groups_that_need_rocm(plan: Plan) -> Mapping[str, Sequence[Variant]]:
     """Return the groups of a plan that need ROCm from elsewhere, by build variant."""
     groups_that_fetch = {(job.platform, job.artifact_group) for job in plan.jobs if FETCH in job.sessions}
-    groups_by_variant: dict[str, list[Variant]] = {}
+    groups_by_build_variant: dict[str, list[Variant]] = {}
     for group in plan.variants:
         if (group.platform, group.artifact_group) in groups_that_fetch:
-            groups_by_variant.setdefault(group.build_variant, []).append(group)
-    return groups_by_variant
+            groups_by_build_variant.setdefault(group.build_variant, []).append(group)
+    return groups_by_build_variant
 
 
 def completed(
@@ -146,11 +146,11 @@ class Search:
     def _repository_of_requested_run(self) -> str:
         return self.requested.artifact_repository or self._runs.repository
 
-    def origins(self, groups_by_variant: Mapping[str, Sequence[Variant]]) -> tuple[RocmOrigin, ...]:
+    def origins(self, groups_by_build_variant: Mapping[str, Sequence[Variant]]) -> tuple[RocmOrigin, ...]:
         """Return where the ROCm of each group comes from."""
-        requested_run = self._requested_run(groups_by_variant)
+        requested_run = self._requested_run(groups_by_build_variant)
         origins: list[RocmOrigin] = []
-        for build_variant, groups in groups_by_variant.items():
+        for build_variant, groups in groups_by_build_variant.items():
             if requested_run is not None and requested_run.build_variant == build_variant:
                 origins += self._origins_in_requested_run(requested_run, groups)
             else:
@@ -161,7 +161,7 @@ class Search:
 
     def _requested_run(
         self,
-        groups_by_variant: Mapping[str, Sequence[Variant]],
+        groups_by_build_variant: Mapping[str, Sequence[Variant]],
     ) -> _RequestedRun | None:
         """Return the run that the event requests.
 
@@ -171,27 +171,31 @@ class Search:
         if run_id is None:
             return None
 
-        first_variant = PLAIN if PLAIN in groups_by_variant else next(iter(groups_by_variant))
+        first_variant = PLAIN if PLAIN in groups_by_build_variant else next(iter(groups_by_build_variant))
         if self.requested.artifact_store is not None:
             return _RequestedRun(run_id=run_id, build_variant=first_variant)
 
         try:
             run = self.github.run(self._repository_of_requested_run, run_id)
         except MissingInputError as problem:
-            raise self._refusal(problem, first_variant, groups_by_variant[first_variant]) from problem
+            raise self._unusable_run_error(
+                problem, first_variant, groups_by_build_variant[first_variant]
+            ) from problem
 
         build_variant = first_variant
         for name, workflow in self._runs.workflows.items():
             if workflow == run.workflow:
                 build_variant = name
                 break
-        if build_variant not in groups_by_variant:
-            planned_variants = " and ".join(groups_by_variant)
+        if build_variant not in groups_by_build_variant:
+            planned_variants = " and ".join(groups_by_build_variant)
             other_variant = MissingInputError(
                 f"It has builds of the variant {build_variant} ({run.workflow}), "
                 f"and the plan has {planned_variants}."
             )
-            raise self._refusal(other_variant, first_variant, groups_by_variant[first_variant])
+            raise self._unusable_run_error(
+                other_variant, first_variant, groups_by_build_variant[first_variant]
+            )
         return _RequestedRun(run_id=run_id, build_variant=build_variant, run=run)
 
     def _origins_in_requested_run(
@@ -203,16 +207,16 @@ class Search:
         try:
             if run is not None and self.data.require_successful and not run.successful:
                 raise MissingInputError(f"It is not green: {run.conclusion or run.status}.")  # noqa: TRY301
-            return self._pinned(
+            return self._origins_in_run(
                 requested_run.run_id,
                 groups,
                 fork=run is not None and run.fork,
                 reason=f"run {requested_run.run_id} is requested",
             )
         except (MissingInputError, ArtifactError) as problem:
-            raise self._refusal(problem, requested_run.build_variant, groups) from problem
+            raise self._unusable_run_error(problem, requested_run.build_variant, groups) from problem
 
-    def _refusal(
+    def _unusable_run_error(
         self,
         problem: FatalError,
         build_variant: str,
@@ -237,16 +241,16 @@ class Search:
         build_variant: str,
         groups: Sequence[Variant],
     ) -> tuple[RocmOrigin, ...]:
-        """Return where the ROCm of a build variant comes from, by the first way that leads to any."""
+        """Return where the ROCm of a build variant comes from, by the first method that leads to any."""
         problems: list[str] = []
-        for way in self._ways():
+        for method in self._search_order():
             try:
-                if way == "newest":
+                if method == "newest":
                     return self._origins_in_newest_run(build_variant, groups)
                 return self._origins_in_index(build_variant, groups)
             except FatalError as problem:
-                problems.append(f"  {way}: {problem.message}")
-                note = f"ROCm of variant {build_variant} does not come from {way}: {problem.message}"
+                problems.append(f"  {method}: {problem.message}")
+                note = f"ROCm of variant {build_variant} does not come from {method}: {problem.message}"
                 self.notes.append(note)
 
         if not problems:
@@ -258,14 +262,14 @@ class Search:
             hint=_HINT,
         )
 
-    def _ways(self) -> Sequence[Way]:
+    def _search_order(self) -> Sequence[SearchMethod]:
         """Return what is tried, first to last."""
-        ways: Sequence[Way] = self.data.order_of(self.repository)
+        methods: Sequence[SearchMethod] = self.data.search_order(self.repository)
         if self.requested.index_url is not None:
-            ways = ("index",)
+            methods = ("index",)
         if self.requested.use_prebuilt_artifacts:
-            ways = [way for way in ways if way != "index"]
-        return ways
+            methods = [method for method in methods if method != "index"]
+        return methods
 
     def _origins_in_newest_run(
         self,
@@ -283,7 +287,7 @@ class Search:
             if run.fork:
                 return False
             try:
-                origins_by_run[run.run_id] = self._pinned(
+                origins_by_run[run.run_id] = self._origins_in_run(
                     run.run_id,
                     groups,
                     fork=False,
@@ -302,7 +306,7 @@ class Search:
         newest_run = find_run(self.github, query, has_every_group)
         return origins_by_run[newest_run.run_id]
 
-    def _pinned(
+    def _origins_in_run(
         self,
         run_id: str,
         groups: Sequence[Variant],

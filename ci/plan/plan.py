@@ -92,7 +92,7 @@ def plan(question: Question) -> Plan:
         build_pytorch=pytorch,
         upload=uploads,
         promote=decisions.decide_promotion(question, uploads, pytorch),
-        release_type=question.type,
+        release_type=question.release_type,
         test_type=test_type,
         test_type_reason=test_type_reason,
         test_labels=planner.test_labels,
@@ -195,14 +195,14 @@ def _next_rocm_version(question: Question) -> str | None:
     base = question.data.triggers.rocm_base_version
     if not base:
         return None
-    if question.type == "prerelease":
+    if question.release_type == "prerelease":
         raise UsageError(
             "A prerelease does not say which candidate it is.",
             hint=f"Give the input rocm_package_version: {base}rc1, or the next one.",
         )
     return compute(
         base,
-        question.type,
+        question.release_type,
         commit=question.event.commit or "",
         day=question.today,
     )
@@ -312,7 +312,7 @@ class _JobPlanner:
     @property
     def _matrix(self) -> Matrix:
         return self.question.data.matrix_of(
-            self.question.type,
+            self.question.release_type,
             names_pythons=bool(self.question.inputs.pytorch_python_versions),
         )
 
@@ -400,7 +400,7 @@ class _JobPlanner:
         message = f"Unknown torch ref {name!r}. {nearest(name, refs)}"
         if self.question.inputs.pytorch_git_refs:
             raise UsageError(message)
-        key = f"matrix.{MatrixFile.name_of(self.question.type)}.torch_refs"
+        key = f"matrix.{MatrixFile.name_of(self.question.release_type)}.torch_refs"
         raise DataError(f"{in_force()[key].where}: {key}: {message}")
 
     # --- Tests -------------------------------------------------------------------------------

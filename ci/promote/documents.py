@@ -256,7 +256,7 @@ def folder_keys(
     return frozenset(list_keys(store, folder(area, artifact_group), recursive=False))
 
 
-def area_keys(store: Store) -> Sequence[str]:
+def released_and_staged_keys(store: Store) -> Sequence[str]:
     """Return every key of the release index and of staging."""
     released_keys = list_keys(store, f"{RELEASE}/")
     staged_keys = list_keys(store, f"{STAGING}/")

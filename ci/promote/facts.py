@@ -255,6 +255,7 @@ def _files_of_set(
     set_files: list[StagedFile] = []
     for file in record.files:
         if is_rocm(file.distribution):
+            # The bootstrap has a version of its own, and is released with every set.
             belongs = file.version in rocm_versions or file.distribution == BOOTSTRAP
         elif file.distribution == "torch" or file.torch_ref not in locks:
             belongs = file in torch_files

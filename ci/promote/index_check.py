@@ -190,7 +190,7 @@ def unname_set(store: Store, set_name: str) -> Sequence[str]:
 
     keys = sorted(removed_keys | staged_keys)
     sidecar_keys = [f"{key}{SIDECAR}" for key in keys]
-    present_keys = frozenset(documents.area_keys(store))
+    present_keys = frozenset(documents.released_and_staged_keys(store))
     return [key for key in (*sidecar_keys, *keys) if key in present_keys]
 
 

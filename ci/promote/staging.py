@@ -39,7 +39,7 @@ def is_sample(version: str) -> bool:
 
 def require_samples(store: Store) -> None:
     """Refuse a store that hands out anything but the sample: it is no place for a rehearsal."""
-    for key in documents.area_keys(store):
+    for key in documents.released_and_staged_keys(store):
         candidate = candidate_named(key.rpartition("/")[2], url=key)
         if candidate is not None and not is_sample(candidate.version):
             raise UsageError(

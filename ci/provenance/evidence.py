@@ -20,8 +20,8 @@ from ci.promote.documents import list_keys
 from ci.promote.runs import StoredRecord, parse_stored_record, python_tag_of_file
 from ci.provenance.facts import (
     SOURCE,
-    RecordedFile,
     ResourceDescriptor,
+    RunFile,
     group_of_record,
     read_build_inputs,
     statement_path,
@@ -270,7 +270,7 @@ def find_records(
     run: RunPlace,
     file: FileRecord,
     group: str,
-) -> Sequence[RecordedFile]:
+) -> Sequence[RunFile]:
     """Find the records that name a file, builds first."""
     paths = run.list_paths(_MANIFESTS)
     if paths is None:
@@ -287,7 +287,7 @@ def find_records(
         except DataError as problem:
             return problem
 
-    recorded_files: list[RecordedFile] = []
+    run_files: list[RunFile] = []
     problems: list[DataError] = []
     records: list[Record] = []
     for result in parallel.map_in_threads(read_record, paths_of_group):
@@ -295,10 +295,10 @@ def find_records(
             problems.append(result)
         else:
             records.append(result.record)
-            recorded_files += _files_named(result, file.name)
+            run_files += _files_named(result, file.name)
 
-    if recorded_files:
-        return sorted(recorded_files, key=lambda recorded_file: not recorded_file.stored_record.is_build)
+    if run_files:
+        return sorted(run_files, key=lambda run_file: not run_file.stored_record.is_build)
     if problems:
         raise problems[0]
     raise _explain_absence(run, file, records)
@@ -307,11 +307,11 @@ def find_records(
 def _files_named(
     stored_record: StoredRecord,
     name: str,
-) -> Iterator[RecordedFile]:
+) -> Iterator[RunFile]:
     group = group_of_record(stored_record.document.key)
     for file in stored_record.files:
         if file.name == name:
-            yield RecordedFile(
+            yield RunFile(
                 group=group,
                 file=file,
                 stored_record=stored_record,
@@ -322,7 +322,7 @@ def _find_by_statement(
     run: RunPlace,
     name: str,
     group: str,
-) -> RecordedFile:
+) -> RunFile:
     """Find a file's record by its statement, where nothing can be listed."""
     path = statement_path(group, name)
     statement = _read_statement(run, path)
@@ -339,8 +339,8 @@ def _find_by_statement(
             f"The record that {name} and its statement follow from is missing: {run.url}/{record_path}.",
             hint="Without it the file cannot be verified: find out who removed it.",
         )
-    for recorded_file in _files_named(parse_stored_record(record_path, content), name):
-        return recorded_file
+    for run_file in _files_named(parse_stored_record(record_path, content), name):
+        return run_file
     raise MissingInputError(f"The record {run.url}/{record_path} does not name {name}.", hint=_WRITE_AGAIN)
 
 
@@ -378,41 +378,41 @@ def _would_make(record: Record, file: FileRecord) -> bool:
 
 def check_file(
     file: FileRecord,
-    recorded_files: Sequence[RecordedFile],
-) -> RecordedFile:
+    run_files: Sequence[RunFile],
+) -> RunFile:
     """Compare what a file says of itself with records; return the one that it is of."""
-    for recorded_file in recorded_files:
-        recorded = recorded_file.file
+    for run_file in run_files:
+        recorded = run_file.file
         if recorded.sha256 == file.sha256 and recorded.size == file.size:
-            _require_same_facts(file, recorded_file)
-            return recorded_file
+            _require_same_facts(file, run_file)
+            return run_file
 
-    recorded_file = recorded_files[0]
-    key = recorded_file.stored_record.document.key
+    run_file = run_files[0]
+    key = run_file.stored_record.document.key
     field_name = "size"
     property_name = "size"
-    if recorded_file.file.sha256 != file.sha256:
+    if run_file.file.sha256 != file.sha256:
         field_name = "sha256"
         property_name = "SHA-256"
     raise ProvenanceError(
         f"{file.name} has another {property_name} than its record {key} says.\n"
         f"the file    {getattr(file, field_name)}\n"
-        f"the record  {getattr(recorded_file.file, field_name)}",
+        f"the record  {getattr(run_file.file, field_name)}",
         hint=_REPLACED,
     )
 
 
 def _require_same_facts(
     file: FileRecord,
-    recorded_file: RecordedFile,
+    run_file: RunFile,
 ) -> None:
     """Refuse a record of the same bytes that says something else of them."""
     for name in _RECORDED_FACTS:
         actual = getattr(file, name)
-        recorded = getattr(recorded_file.file, name)
+        recorded = getattr(run_file.file, name)
         # Records of earlier versions leave out what they did not know.
         if recorded and actual != recorded:
-            key = recorded_file.stored_record.document.key
+            key = run_file.stored_record.document.key
             raise ProvenanceError(
                 f"{file.name}: its {name} is {actual!r}, and its record {key} says {recorded!r}.",
                 hint="The record was changed: build the file again with --force.",
@@ -457,17 +457,17 @@ class Statement(data.Model, extra="ignore"):
 
 def read_statement(
     run: RunPlace,
-    recorded_file: RecordedFile,
+    run_file: RunFile,
 ) -> tuple[Statement, str]:
     """Read the statement that lies by a record's group; return also its path."""
-    name = recorded_file.file.name
-    path = statement_path(recorded_file.group, name)
+    name = run_file.file.name
+    path = statement_path(run_file.group, name)
     statement = _read_statement(run, path)
     if statement is not None:
         return statement, path
 
-    record_words = f"{name} is as its record {recorded_file.stored_record.document.key} says"
-    if recorded_file.stored_record.is_build:
+    record_words = f"{name} is as its record {run_file.stored_record.document.key} says"
+    if run_file.stored_record.is_build:
         raise MissingInputError(f"{record_words}, and has no statement.", hint=_WRITE_AGAIN)
     raise MissingInputError(
         f"{record_words}, which is of an upload: nothing says how it was built.",
@@ -486,10 +486,10 @@ def check_statement(
     statement: Statement,
     path: str,
     file: FileRecord,
-    recorded_file: RecordedFile,
+    run_file: RunFile,
 ) -> None:
     """Compare a statement with the file, and with the record that the file is of."""
-    contradiction = _find_contradiction(statement, file, recorded_file.stored_record)
+    contradiction = _find_contradiction(statement, file, run_file.stored_record)
     if contradiction is not None:
         raise ProvenanceError(f"{path} {contradiction}", hint=_WRITE_AGAIN)
 

@@ -134,7 +134,7 @@ def times(stored_record: StoredRecord) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordedFile:
+class RunFile:
     """A file of a run, with the record that names it."""
 
     group: str
@@ -233,12 +233,12 @@ def group_of_record(key: str) -> str:
     return key.rpartition("/")[0].rpartition("/")[2]
 
 
-def recorded_files(
+def run_files(
     run: RunRecords,
     group: str = "",
-) -> tuple[RecordedFile, ...]:
+) -> tuple[RunFile, ...]:
     """List what successful steps made, each file once, by group and name."""
-    files: list[RecordedFile] = []
+    files: list[RunFile] = []
     for name in sorted(run.groups):
         if group in {"", name}:
             files += _files_of_group(run, name)
@@ -248,28 +248,28 @@ def recorded_files(
 def _files_of_group(
     run: RunRecords,
     group: str,
-) -> Sequence[RecordedFile]:
-    files: dict[str, RecordedFile] = {}
+) -> Sequence[RunFile]:
+    files: dict[str, RunFile] = {}
     for stored_record in run.groups[group]:
         for file in stored_record.files:
-            recorded_file = RecordedFile(
+            run_file = RunFile(
                 group=group,
                 file=file,
                 stored_record=stored_record,
             )
-            if file.name not in files or _counts_more(recorded_file, files[file.name]):
-                files[file.name] = recorded_file
+            if file.name not in files or _counts_more(run_file, files[file.name]):
+                files[file.name] = run_file
     return [files[name] for name in sorted(files)]
 
 
 def _counts_more(
-    recorded_file: RecordedFile,
-    previous: RecordedFile,
+    run_file: RunFile,
+    previous: RunFile,
 ) -> bool:
     """Of the same bytes a build says more than an upload; of other bytes the later step is right."""
-    if recorded_file.file.sha256 == previous.file.sha256:
-        return recorded_file.stored_record.is_build and not previous.stored_record.is_build
-    record = recorded_file.record
+    if run_file.file.sha256 == previous.file.sha256:
+        return run_file.stored_record.is_build and not previous.stored_record.is_build
+    record = run_file.record
     previous_record = previous.record
     return (record.started, record.name) > (previous_record.started, previous_record.name)
 
@@ -289,19 +289,19 @@ class ResourceDescriptor(data.Model, extra="ignore"):
 
 def materials_of(
     run: RunRecords,
-    recorded_file: RecordedFile,
+    run_file: RunFile,
 ) -> Sequence[ResourceDescriptor]:
     """List what a build used: sources at commits, locks, ROCm, wheels; sources first."""
-    if recorded_file.build_type is None:
+    if run_file.build_type is None:
         return ()
 
-    group = recorded_file.group
-    inputs = read_build_inputs(recorded_file.stored_record)
-    materials = list(_sources(run, recorded_file, inputs))
-    if recorded_file.record.stage == BUILD_ROCM:
-        materials += _artifacts(run.groups[group], recorded_file)
+    group = run_file.group
+    inputs = read_build_inputs(run_file.stored_record)
+    materials = list(_sources(run, run_file, inputs))
+    if run_file.record.stage == BUILD_ROCM:
+        materials += _artifacts(run.groups[group], run_file)
     if inputs.lock:
-        name = f"locked build requirements ({recorded_file.record.platform}, Python {inputs.python})"
+        name = f"locked build requirements ({run_file.record.platform}, Python {inputs.python})"
         materials.append(
             ResourceDescriptor(
                 name=name,
@@ -322,10 +322,10 @@ def materials_of(
 
 def _sources(
     run: RunRecords,
-    recorded_file: RecordedFile,
+    run_file: RunFile,
     inputs: BuildInputs,
 ) -> Iterator[ResourceDescriptor]:
-    record = recorded_file.record
+    record = run_file.record
     source = inputs.source
     if source.commit:
         project = record.stage.removeprefix("build_")
@@ -372,10 +372,10 @@ def _commit(
 
 def _artifacts(
     group: Sequence[StoredRecord],
-    recorded_file: RecordedFile,
+    run_file: RunFile,
 ) -> Iterator[ResourceDescriptor]:
     """List the artifacts that packages were made from, where they are those that were fetched."""
-    folder = recorded_file.record.details.get("artifact_dir")
+    folder = run_file.record.details.get("artifact_dir")
     for stored_record in group:
         record = stored_record.record
         fetched_folder = record.details.get("folder")

@@ -20,8 +20,8 @@ from ci.provenance.facts import (
     PROVENANCE,
     SBOM,
     STATEMENT,
-    RecordedFile,
     ResourceDescriptor,
+    RunFile,
     RunRecords,
     materials_of,
 )
@@ -68,33 +68,33 @@ def serialized(document: Mapping[str, Any]) -> bytes:
 
 def statement(
     run: RunRecords,
-    recorded_file: RecordedFile,
+    run_file: RunFile,
 ) -> dict[str, Any]:
     """Return the statement of how one file was made."""
-    file = recorded_file.file
+    file = run_file.file
     return {
         "_type": "https://in-toto.io/Statement/v1",
         "subject": [{"name": file.name, "digest": {"sha256": file.sha256}}],
         "predicateType": PREDICATE_TYPE,
         "predicate": {
-            "buildDefinition": _build_definition(run, recorded_file),
-            "runDetails": _run_details(run, recorded_file),
+            "buildDefinition": _build_definition(run, run_file),
+            "runDetails": _run_details(run, run_file),
         },
     }
 
 
 def _build_definition(
     run: RunRecords,
-    recorded_file: RecordedFile,
+    run_file: RunFile,
 ) -> dict[str, Any]:
-    record = recorded_file.record
+    record = run_file.record
     external_parameters = {
         "stage": record.stage,
         "torch_ref": record.cell.torch_ref or "",
-        "gpu_family": record.cell.gpu_family or recorded_file.group,
+        "gpu_family": record.cell.gpu_family or run_file.group,
         "python": record.cell.python_tag or "",
         "platform": record.platform,
-        "version": recorded_file.file.version,
+        "version": run_file.file.version,
     }
     internal_parameters: dict[str, Any] = {}
     for name, value in record.inputs.items():
@@ -107,26 +107,26 @@ def _build_definition(
         external_parameters["rocm_version"] = rocm[0]
 
     return {
-        "buildType": recorded_file.build_type,
+        "buildType": run_file.build_type,
         "externalParameters": external_parameters,
         "internalParameters": {**internal_parameters, "input_digest": record.input_digest},
         "resolvedDependencies": [
-            material.model_dump(exclude_defaults=True) for material in materials_of(run, recorded_file)
+            material.model_dump(exclude_defaults=True) for material in materials_of(run, run_file)
         ],
     }
 
 
 def _run_details(
     run: RunRecords,
-    recorded_file: RecordedFile,
+    run_file: RunFile,
 ) -> dict[str, Any]:
-    builder = facts.builder_of(recorded_file.record)
-    started, finished = facts.times(recorded_file.stored_record)
-    document = recorded_file.stored_record.document
+    builder = facts.builder_of(run_file.record)
+    started, finished = facts.times(run_file.stored_record)
+    document = run_file.stored_record.document
     record_path = run.path(document.key)
 
     byproducts = [{"name": record_path, "digest": {"sha256": document.sha256}}]
-    file = recorded_file.file
+    file = run_file.file
     if file.metadata_sha256:
         sidecar_path = f"{run.path(file.key)}{SIDECAR}"
         byproducts.append({"name": sidecar_path, "digest": {"sha256": file.metadata_sha256}})
@@ -146,7 +146,7 @@ def _run_details(
 
 def sbom(
     run: RunRecords,
-    recorded_files: Sequence[RecordedFile],
+    run_files: Sequence[RunFile],
 ) -> dict[str, Any]:
     """List what a run made, and what that was made from.
 
@@ -155,17 +155,17 @@ def sbom(
     components: dict[str, dict[str, Any]] = {}
     edges: dict[str, list[str]] = {}
     finish_times: list[str] = []
-    for recorded_file in recorded_files:
-        materials = materials_of(run, recorded_file)
+    for run_file in run_files:
+        materials = materials_of(run, run_file)
         for material in materials:
             if not material.path_in_run:
                 components[_reference(material)] = _material_component(material)
-        edges[run.path(recorded_file.file.key)] = sorted(set(map(_reference, materials)))
-        finish_times.append(facts.times(recorded_file.stored_record)[1])
+        edges[run.path(run_file.file.key)] = sorted(set(map(_reference, materials)))
+        finish_times.append(facts.times(run_file.stored_record)[1])
 
     # What the run made says more than what names it as a material.
-    for recorded_file in recorded_files:
-        components[run.path(recorded_file.file.key)] = _file_component(run, recorded_file)
+    for run_file in run_files:
+        components[run.path(run_file.file.key)] = _file_component(run, run_file)
 
     edges["run"] = sorted(edges)
     dependencies: list[dict[str, Any]] = []
@@ -200,20 +200,20 @@ def _reference(material: ResourceDescriptor) -> str:
 
 def _file_component(
     run: RunRecords,
-    recorded_file: RecordedFile,
+    run_file: RunFile,
 ) -> dict[str, Any]:
     """Describe a file that the run made."""
-    file = recorded_file.file
-    record = recorded_file.record
-    record_path = run.path(recorded_file.stored_record.document.key)
+    file = run_file.file
+    record = run_file.record
+    record_path = run.path(run_file.stored_record.document.key)
     references = [{"type": "build-meta", "url": quote(record_path)}]
-    if recorded_file.build_type is not None:
-        statement_path = facts.statement_path(recorded_file.group, file.name)
+    if run_file.build_type is not None:
+        statement_path = facts.statement_path(run_file.group, file.name)
         references.append({"type": "attestation", "url": quote(statement_path)})
 
     properties: list[dict[str, str]] = []
     for name, value in (
-        ("artifact_group", recorded_file.group),
+        ("artifact_group", run_file.group),
         ("python", record.cell.python_tag),
         ("size", str(file.size)),
         ("stage", record.stage),
@@ -283,7 +283,7 @@ class WrittenProvenance:
     """
 
     statements: Mapping[str, Outcome]
-    without_statement: Sequence[RecordedFile]
+    without_statement: Sequence[RunFile]
     removed_keys: Sequence[str]
     sbom_key: str
     sbom_outcome: Outcome | None
@@ -329,13 +329,13 @@ def _write(
 ) -> WrittenProvenance:
     """Write a run's provenance from its records; `etags` are of what it replaces, by key."""
     statements: dict[str, bytes] = {}
-    without_statement: list[RecordedFile] = []
-    for recorded_file in _require_built_files(store, outputs, run, group):
-        if recorded_file.build_type is None:
-            without_statement.append(recorded_file)
+    without_statement: list[RunFile] = []
+    for run_file in _require_built_files(store, outputs, run, group):
+        if run_file.build_type is None:
+            without_statement.append(run_file)
             continue
-        path = facts.statement_path(recorded_file.group, recorded_file.file.name)
-        content = serialized(statement(run, recorded_file))
+        path = facts.statement_path(run_file.group, run_file.file.name)
+        content = serialized(statement(run, run_file))
         statements[f"{outputs.prefix}/{path}"] = content
 
     def put(key: str, content: bytes) -> Outcome:
@@ -367,7 +367,7 @@ def _require_built_files(
     outputs: RunOutputs,
     run: RunRecords,
     group: str,
-) -> Sequence[RecordedFile]:
+) -> Sequence[RunFile]:
     """Return a group's files; refuse a group without a build."""
     if group and group not in run.groups:
         raise MissingInputError(
@@ -375,10 +375,10 @@ def _require_built_files(
             hint=nearest(group, run.groups),
         )
 
-    recorded_files = facts.recorded_files(run, group)
-    if any(recorded_file.build_type is not None for recorded_file in recorded_files):
-        return recorded_files
-    contents = "only uploads" if recorded_files else "no stage that made files"
+    run_files = facts.run_files(run, group)
+    if any(run_file.build_type is not None for run_file in run_files):
+        return run_files
+    contents = "only uploads" if run_files else "no stage that made files"
     raise MissingInputError(
         f"Run {outputs.run_id} has no record of a build: {contents}.",
         hint="Provenance is of what the run's own stages built: nox -s build_torch, build_rocm, ….",
@@ -390,7 +390,7 @@ def _make_sbom(run: RunRecords, group: str) -> tuple[bytes | None, str]:
     try:
         if run.unreadable:
             raise run.unreadable[0]
-        return serialized(sbom(run, facts.recorded_files(run))), ""
+        return serialized(sbom(run, facts.run_files(run))), ""
     except DataError as problem:
         if not group:
             raise

@@ -223,7 +223,7 @@ def _put_file(
     progress: Transfer,
     file: LocalFile,
 ) -> None:
-    with _opened_file(store, file) as path:
+    with _file_to_put(store, file) as path:
         store.put_file(
             file.key,
             path,
@@ -236,10 +236,10 @@ def _put_file(
 
 
 @contextmanager
-def _opened_file(store: Store, file: LocalFile) -> Iterator[Path]:
+def _file_to_put(store: Store, file: LocalFile) -> Iterator[Path]:
     """Yield the file to put: a copy where the store would link a file that others may write to."""
-    would_link = isinstance(store, DirectoryStore) and not file.is_ours
-    if not file.is_packed and not would_link:
+    needs_copy = isinstance(store, DirectoryStore) and not file.is_in_our_store
+    if not file.must_pack and not needs_copy:
         yield file.path
         return
 
@@ -248,7 +248,7 @@ def _opened_file(store: Store, file: LocalFile) -> Iterator[Path]:
         workspace = files.workspace(store.partial_files)
     with workspace as folder:
         path = folder / PurePosixPath(file.key).name
-        if file.is_packed:
+        if file.must_pack:
             pack(file.path, path)
         else:
             files.copy(file.path, path)

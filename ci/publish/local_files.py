@@ -39,8 +39,8 @@ class LocalFile:
         size: The object's bytes.
         sha256: The object's digest.
         may_replace: Whether it may take the place of other bytes.
-        is_packed: Whether the object is the file's gzip form.
-        is_ours: Whether the file lies in a store of ours, where no other program writes to it.
+        must_pack: Whether the object is to be the file's gzip form.
+        is_in_our_store: Whether the file lies in a store of ours, where no other program writes to it.
         modified_ns: When the file was last changed, in nanoseconds since 1970.
     """
 
@@ -49,8 +49,8 @@ class LocalFile:
     size: int
     sha256: str
     may_replace: bool
-    is_packed: bool = False
-    is_ours: bool = False
+    must_pack: bool = False
+    is_in_our_store: bool = False
     modified_ns: int = 0
 
 
@@ -73,7 +73,7 @@ class Digests:
         paths: Mapping[str, Path],
         *,
         may_replace: bool,
-        is_ours: bool = False,
+        is_in_our_store: bool = False,
         packed: bool = False,
     ) -> list[LocalFile]:
         """Return files, or their gzip forms, by the keys that they are to have.
@@ -91,8 +91,8 @@ class Digests:
                 size=size,
                 sha256=sha256,
                 may_replace=may_replace,
-                is_packed=packed,
-                is_ours=is_ours,
+                must_pack=packed,
+                is_in_our_store=is_in_our_store,
                 modified_ns=status.st_mtime_ns,
             )
 
@@ -198,7 +198,7 @@ def read_logs(
     paths: Mapping[str, Path],
     digests: Digests,
     *,
-    is_ours: bool = False,
+    is_in_our_store: bool = False,
 ) -> Sequence[LocalFile]:
     """Return logs or reports, which another attempt replaces; large logs in their gzip form."""
     plain_paths: dict[str, Path] = {}
@@ -209,6 +209,8 @@ def read_logs(
         else:
             plain_paths[key] = path
 
-    plain_files = digests.read_files(plain_paths, may_replace=True, is_ours=is_ours)
-    packed_files = digests.read_files(packed_paths, may_replace=True, is_ours=is_ours, packed=True)
+    plain_files = digests.read_files(plain_paths, may_replace=True, is_in_our_store=is_in_our_store)
+    packed_files = digests.read_files(
+        packed_paths, may_replace=True, is_in_our_store=is_in_our_store, packed=True
+    )
     return [*plain_files, *packed_files]

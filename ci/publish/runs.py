@@ -202,7 +202,7 @@ def _fetch_wheels(
                 size=path.stat().st_size,
                 sha256=sha256,
                 may_replace=not outputs.immutable,
-                is_ours=True,
+                is_in_our_store=True,
             )
         )
     return local_files
@@ -346,7 +346,7 @@ def _compare_logs(
     compared: list[Batch] = []
     for group, keys in keys_by_group.items():
         paths = source.fetch_all(common.outputs, keys)
-        local_files = read_logs(paths, source.digests, is_ours=True)
+        local_files = read_logs(paths, source.digests, is_in_our_store=True)
         compared.append(kinds.log_batch(common.open_store(), common.outputs, group, kind, local_files))
     return compared
 
@@ -417,6 +417,6 @@ def _compare_artifacts(common: Common, source: SourceRun) -> Sequence[Batch]:
     local_files = source.digests.read_files(
         source.fetch_all(outputs, archive_keys),
         may_replace=not outputs.immutable,
-        is_ours=True,
+        is_in_our_store=True,
     )
     return [kinds.artifact_batch(common.open_store(), outputs, local_files, digest_files)]

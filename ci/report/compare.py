@@ -147,7 +147,7 @@ def _tests_that_ran(page: RunPage, other_page: RunPage) -> Measurements:
         if tests.cell in sound_cells:
             counts[tests.cell, tests.stage] = 0
     for tests in page.tests.runs:
-        counts[tests.cell, tests.stage] = tests.ran
+        counts[tests.cell, tests.stage] = tests.ran_count
     return counts
 
 
@@ -192,6 +192,6 @@ def _places_with_all_failures(page: RunPage, failures: set[tuple[str, str]]) -> 
     counts = Counter(place for place, _ in failures)
     places: set[str] = set()
     for tests in page.tests.runs:
-        if not tests.missing and tests.failed == counts[tests.place]:
+        if not tests.missing and tests.failed_count == counts[tests.place]:
             places.add(tests.place)
     return places

@@ -133,7 +133,7 @@ def _points_of_cells(page: RunPage) -> Iterator[tuple[GroupCell, CellPoint]]:
         sizes[wheel.cell] += wheel.size
     test_counts: Counter[GroupCell] = Counter()
     for tests in page.tests.runs:
-        test_counts[tests.cell] += tests.ran
+        test_counts[tests.cell] += tests.ran_count
 
     for cell in page.cells:
         point = CellPoint(state=cell.state, why=_reason_of_cell(cell))

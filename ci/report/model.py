@@ -314,12 +314,12 @@ class StageTests:
         return f"{self.stage} {cell_text(self.cell)}".strip()
 
     @property
-    def failed(self) -> int:
+    def failed_count(self) -> int:
         """How many tests failed."""
         return sum(count for outcome, count in self.totals if outcome in FAILING)
 
     @property
-    def ran(self) -> int:
+    def ran_count(self) -> int:
         """How many tests ran, and count."""
         if self.missing:
             return 0

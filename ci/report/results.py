@@ -135,8 +135,8 @@ def reasons_of_failed_tests(tests: RunTests) -> Mapping[GroupCell, Mapping[str, 
         if stage_tests.passed or stage_tests.missing:
             continue
         reason = f"{stage_tests.stage} cannot be believed"
-        if stage_tests.failed > 0:
-            count = counted(stage_tests.failed, "test")
+        if stage_tests.failed_count > 0:
+            count = counted(stage_tests.failed_count, "test")
             reason = f"{count} of {stage_tests.stage} failed"
         reasons[stage_tests.cell][stage_tests.stage] = reason
     return reasons

@@ -196,7 +196,7 @@ def _table_of_changes(page: RunPage) -> Table:
             change.why,
         )
         rows.append(row)
-    rows += [("gone", name, "", "", "") for name in page.gone]
+    rows += [("gone", wheel_name, "", "", "") for wheel_name in page.gone]
     columns = ("change", "what", "before", "now", "why")
     return Table(
         title=f"since run {page.against}",

@@ -259,9 +259,9 @@ def plan_build(common: Common, arguments: argparse.Namespace, *, today: str) -> 
 
     day = arguments.date or today
     tags = make_tags(day, arguments.tag)
-    values = image.values(_requested_values(common, arguments))
-    if _INDEX in values:
-        values[DATE] = day
+    build_arguments = image.values(_requested_build_arguments(common, arguments))
+    if _INDEX in build_arguments:
+        build_arguments[DATE] = day
     references: Sequence[str] = ()
     if arguments.push:
         repository = registry_repository(f"{arguments.push}{suffix}")
@@ -269,7 +269,7 @@ def plan_build(common: Common, arguments: argparse.Namespace, *, today: str) -> 
     return ImageBuild(
         dockerfile=common.root / image.dockerfile,
         context=common.root,
-        arguments=values,
+        arguments=build_arguments,
         names=tuple(f"{name}:{tag}" for tag in tags),
         pushed=tuple(references),
         archive=arguments.output.absolute() if arguments.output else None,
@@ -277,9 +277,9 @@ def plan_build(common: Common, arguments: argparse.Namespace, *, today: str) -> 
     )
 
 
-def _requested_values(common: Common, arguments: argparse.Namespace) -> Mapping[str, str]:
+def _requested_build_arguments(common: Common, arguments: argparse.Namespace) -> Mapping[str, str]:
     """Return the build arguments that options name, with the index and the targets of the GPU family."""
-    values: dict[str, str] = {}
+    build_arguments: dict[str, str] = {}
     if common.gpu_family:
         targets = gpu_targets(common.gpu_family)
         if not targets:
@@ -287,8 +287,8 @@ def _requested_values(common: Common, arguments: argparse.Namespace) -> Mapping[
                 f"There is no ROCm for {common.gpu_family}.",
                 hint="Name a family of GPUs, or leave it out.",
             )
-        values[_INDEX] = release_index_url("", common.gpu_family)
-        values[_TARGETS] = ";".join(targets)
+        build_arguments[_INDEX] = release_index_url("", common.gpu_family)
+        build_arguments[_TARGETS] = ";".join(targets)
 
     names: set[str] = set()
     for image in images().values():
@@ -296,8 +296,8 @@ def _requested_values(common: Common, arguments: argparse.Namespace) -> Mapping[
     for name in sorted(names):
         value = getattr(arguments, name)
         if value is not None:
-            values[name] = value
-    return values
+            build_arguments[name] = value
+    return build_arguments
 
 
 def make_tags(day: str, requested_tags: Sequence[str] = ()) -> Sequence[str]:

@@ -249,7 +249,7 @@ def question(
     """Return everything that the plan follows from."""
     is_described = bool(arguments.event or arguments.payload)
     event = _described_event(arguments) if is_described else _current_event(arguments, env)
-    github = None if _is_invented(arguments) else events.github_service(env)
+    github = None if _is_event_from_options(arguments) else events.github_service(env)
 
     ci_data = data.load()
     labels, note = events.event_labels(event, github)
@@ -263,13 +263,13 @@ def question(
         event=replace(event, labels=tuple(labels)),
         inputs=inputs.read_inputs(requested, exact=event.name in DISPATCHES),
         labels=inputs.read_labels(labels, ci_data),
-        changes=_changes(arguments, event, common.root, github),
+        changes=_read_changes(arguments, event, common.root, github),
         data=ci_data,
         buckets=buckets(),
         refs={platform: load_refs(platform=platform) for platform in PLATFORMS},
         today=event.day or datetime.now(tz=UTC).date(),
         run_id=run_id,
-        release_type=common.release_type,
+        default_release_type=common.release_type,
         distribution_store=arguments.distribution_store or None,
         notes=() if note is None else (note,),
     )
@@ -341,12 +341,12 @@ def _described_event(arguments: argparse.Namespace) -> Event:
     )
 
 
-def _is_invented(arguments: argparse.Namespace) -> bool:
+def _is_event_from_options(arguments: argparse.Namespace) -> bool:
     """Return whether options alone describe the event, of which neither git nor GitHub knows anything."""
     return bool(arguments.event) and not arguments.payload
 
 
-def _changes(
+def _read_changes(
     arguments: argparse.Namespace,
     event: Event,
     root: Path,
@@ -357,7 +357,7 @@ def _changes(
         return Changes(files=_changed_paths(arguments.changed))
     if arguments.base:
         return Changes(files=events.difference(arguments.base, root))
-    if _is_invented(arguments):
+    if _is_event_from_options(arguments):
         return Changes()
     return events.event_changes(event, root, github)
 

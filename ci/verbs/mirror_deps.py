@@ -7,7 +7,15 @@ indexes, can find ours in the run's index only.
 import argparse
 from collections.abc import Mapping, Sequence
 
-from ci.install.dependencies import Mirror, key_of, mirror, mirror_files, needs, resolve_needs, source_of
+from ci.install.dependencies import (
+    MirrorData,
+    collect_needs,
+    key_of,
+    mirror,
+    mirror_files,
+    resolve_needs,
+    source_of,
+)
 from ci.publish.batches import print_files
 from ci.publish.index import write_index
 from core import console, files
@@ -35,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
     common = common_from(arguments)
     store = common.open_store()
     with console.group("Resolving what our wheels require"):
-        files_by_cell = resolve_needs(data, needs(data, _groups_of_run(common, arguments)))
+        files_by_cell = resolve_needs(data, collect_needs(data, _groups_of_run(common, arguments)))
 
     missing_by_cell = missing_files(data, store, files_by_cell)
     count = _count(files_by_cell)
@@ -70,7 +78,7 @@ def _groups_of_run(common: Common, arguments: argparse.Namespace) -> Sequence[Ru
 
 
 def missing_files(
-    data: Mirror,
+    data: MirrorData,
     store: Store,
     files_by_cell: Mapping[Cell, Sequence[Candidate]],
 ) -> Mapping[Cell, Sequence[Candidate]]:
@@ -90,7 +98,7 @@ def missing_files(
     return missing_by_cell
 
 
-def mirrored_digests(data: Mirror, store: Store) -> Mapping[str, str]:
+def mirrored_digests(data: MirrorData, store: Store) -> Mapping[str, str]:
     """Return the digests of what was mirrored before, by file name."""
     source = source_of(data, store)
     files_by_record = source.read_records(list(source.list_records()), data.prefix)
@@ -114,7 +122,7 @@ def _show_missing(missing_by_cell: Mapping[Cell, Sequence[Candidate]]) -> None:
 
 def _write_record(
     common: Common,
-    data: Mirror,
+    data: MirrorData,
     store: Store,
     new_files: Sequence[FileRecord],
 ) -> None:

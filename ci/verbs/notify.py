@@ -321,13 +321,13 @@ def plain_text(result: RunResult) -> str:
     for failure in result.failures[:_MOST_FAILURES]:
         parts = filter(None, (f"- {failure.name}", failure.error, failure.url))
         lines.append("\n  ".join(parts))
-    lines += _words_of_rest(result)
+    lines += _lines_on_omitted_failures(result)
     lines += ["", result.url]
     message = "\n".join(lines)
     return f"{message.rstrip()}\n"
 
 
-def _words_of_rest(result: RunResult) -> list[str]:
+def _lines_on_omitted_failures(result: RunResult) -> list[str]:
     """Return how many failures a message leaves out, if any."""
     count = len(result.failures) - _MOST_FAILURES
     if count <= 0:
@@ -367,7 +367,7 @@ def slack_payload(result: RunResult) -> Mapping[str, Any]:
         error = _slack_text(failure.error)
         block = f"{label}\n{error}"
         texts.append(block.strip())
-    texts += _words_of_rest(result)
+    texts += _lines_on_omitted_failures(result)
     return {
         "text": headline,
         "blocks": [{"type": "section", "text": {"type": "mrkdwn", "text": markup}} for markup in texts],

@@ -70,19 +70,19 @@ def run(arguments: argparse.Namespace) -> None:
 def _read_planned_values(
     folder: Path,
     outputs: RunOutputs,
-    cell: str,
-    digest: str,
+    row_text: str,
+    planned_digest: str,
 ) -> JobValues:
     """Return the values of a job of the plan in a folder, which has to be the plan with this digest."""
     path = folder / "plan.json"
     plan = Plan.read(path)
-    if plan.digest() != digest:
+    if plan.digest() != planned_digest:
         raise DataError(
-            f"{path} is not the plan that this run was started with: its digest is not {digest}.",
+            f"{path} is not the plan that this run was started with: its digest is not {planned_digest}.",
             hint=_ANOTHER_PLAN_HINT,
         )
 
-    row = json_object(cell, where=CELL)
+    row = json_object(row_text, where=CELL)
     job = plan.find_job(outputs.platform, str(row.get("job", "")))
     lock = _source_lock(plan, job, folder / "out", outputs)
     return values_of_planned_job(plan, job, None if lock is None else lock.compact())

@@ -52,9 +52,9 @@ def _write_provenance(
 
 def report(store: Store, provenance: WrittenProvenance) -> None:
     """Print what was written, and where it lies."""
-    for recorded_file in provenance.without_statement:
-        name = recorded_file.file.name
-        console.say(f"{name}: no statement, as no build's record names it ({recorded_file.record.stage})")
+    for run_file in provenance.without_statement:
+        name = run_file.file.name
+        console.say(f"{name}: no statement, as no build's record names it ({run_file.record.stage})")
     for key in provenance.removed_keys:
         console.say(f"removed: {key}")
 

@@ -95,7 +95,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Upload what folders hold, or the run that lies in the default store."""
-    common = _without_unreachable_store(options.common_from(arguments))
+    common = _take_unreadable_store_as_empty(options.common_from(arguments))
     uploaded = put_all(common, _compare(common, arguments))
     if uploaded:
         write_pages(common, uploaded)
@@ -175,7 +175,7 @@ def _source_run(common: Common, location: str) -> SourceRun:
     )
 
 
-def _without_unreachable_store(common: Common) -> Common:
+def _take_unreadable_store_as_empty(common: Common) -> Common:
     """Let a dry run continue where the store cannot be read: it says so, and takes the store to be empty."""
     if not common.dry_run or not common.store.startswith("s3://"):
         return common
@@ -186,7 +186,7 @@ def _without_unreachable_store(common: Common) -> Common:
     except FatalError as problem:
         console.warn(problem.message)
     console.warn(f"{common.store} cannot be read: this is what would be uploaded to an empty store.")
-    return replace(common, unread=True)
+    return replace(common, takes_store_as_empty=True)
 
 
 def put_all(common: Common, compared: Sequence[Batch]) -> Mapping[str, Sequence[FileRecord]]:

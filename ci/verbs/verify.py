@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ci.promote.documents import Decision
     from ci.provenance.evidence import FileOrigin, Statement
-    from ci.provenance.facts import RecordedFile
+    from ci.provenance.facts import RunFile
     from core.run.records import FileRecord
 
 
@@ -93,35 +93,35 @@ def _verify(path: Path, origin: FileOrigin) -> dict[str, Any]:
         sha256=files.sha256(path),
     )
     records = evidence.find_records(origin.run, file, origin.group)
-    recorded_file = evidence.check_file(file, records)
+    run_file = evidence.check_file(file, records)
     if path.suffix == ".whl":
         record.require_sound(path)
 
-    statement, statement_path = evidence.read_statement(origin.run, recorded_file)
+    statement, statement_path = evidence.read_statement(origin.run, run_file)
     evidence.check_statement(
         statement,
         statement_path,
         file,
-        recorded_file,
+        run_file,
     )
-    report = _describe(
+    report = _describe_file(
         file,
-        recorded_file,
+        run_file,
         statement,
         f"{origin.run.url}/{statement_path}",
     )
     if origin.decision is not None:
-        report["release"] = _describe_release(origin.decision, recorded_file)
+        report["release"] = _describe_release(origin.decision, run_file)
     return report
 
 
-def _describe_release(decision: Decision, recorded_file: RecordedFile) -> dict[str, Any]:
+def _describe_release(decision: Decision, run_file: RunFile) -> dict[str, Any]:
     """Return what `--json` prints of the decision that released a file."""
     rules: set[str] = set()
     overridden: set[str] = set()
     for ruling in decision.rulings:
-        is_of_python = ruling.python in {None, recorded_file.record.cell.python_tag}
-        if ruling.family == recorded_file.group and is_of_python:
+        is_of_python = ruling.python in {None, run_file.record.cell.python_tag}
+        if ruling.family == run_file.group and is_of_python:
             rules.add(ruling.rule)
             overridden.update(ruling.overridden)
     return {
@@ -134,9 +134,9 @@ def _describe_release(decision: Decision, recorded_file: RecordedFile) -> dict[s
     }
 
 
-def _describe(
+def _describe_file(
     file: FileRecord,
-    recorded_file: RecordedFile,
+    run_file: RunFile,
     statement: Statement,
     statement_url: str,
 ) -> dict[str, Any]:
@@ -166,11 +166,11 @@ def _describe(
     return {
         "file": file.name,
         **file.model_dump(include={"sha256", "size", "distribution", "version"}),
-        "stage": recorded_file.record.stage,
-        **recorded_file.record.model_dump(include={"cell"}),
-        "run_id": recorded_file.record.run_id,
+        "stage": run_file.record.stage,
+        **run_file.record.model_dump(include={"cell"}),
+        "run_id": run_file.record.run_id,
         **statement.model_dump(include={"builder", "invocation", "started", "finished"}),
-        "record": recorded_file.stored_record.document.key,
+        "record": run_file.stored_record.document.key,
         "statement": statement_url,
         "sources": sources,
         "materials": materials,

@@ -56,7 +56,7 @@ class Common:
 
     A run is read from `read_store` where `store` lacks it. `external_repo` is the folder of the run's
     repository, ``{owner}-{repo}/``, in a bucket that several share. `platform` is the one that is built for:
-    this machine's, except where a plan is resolved. A dry run takes an `unread` store to be empty.
+    this machine's, except where a plan is resolved. A dry run that `takes_store_as_empty` does not read it.
     """
 
     torch_ref: str = ""
@@ -73,7 +73,7 @@ class Common:
     python: Path | None = None
     force: bool = False
     dry_run: bool = False
-    unread: bool = False
+    takes_store_as_empty: bool = False
     root: Path = ROOT
 
     def __post_init__(self) -> None:
@@ -110,7 +110,7 @@ class Common:
 
     @functools.cached_property
     def _planned(self) -> DryRunStore:
-        if self.unread:
+        if self.takes_store_as_empty:
             return DryRunStore.over_nothing(self.store)
         return DryRunStore(open_store(self.store, root=self.root))
 

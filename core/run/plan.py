@@ -298,7 +298,7 @@ def matrices(plan: Plan) -> Mapping[str, object]:
     written: dict[str, object] = {}
     for platform in PLATFORMS:
         groups = group_rows(plan, platform)
-        wheel_sets = promotions(plan, platform)
+        wheel_sets = wheel_sets_to_promote(plan, platform)
         _refuse_size(groups, f"{platform} has {len(groups)} artifact groups")
         _refuse_size(wheel_sets, f"{len(wheel_sets)} sets of wheels are to be promoted on {platform}")
 
@@ -359,7 +359,7 @@ def group_rows(plan: Plan, platform: Platform) -> Sequence[Mapping[str, object]]
     return groups
 
 
-def promotions(plan: Plan, platform: Platform) -> Sequence[Mapping[str, str]]:
+def wheel_sets_to_promote(plan: Plan, platform: Platform) -> Sequence[Mapping[str, str]]:
     """Return what is to be promoted: a torch version of a family, with every Python it is built for.
 
     Families have a folder each in a release index, so a failing one does not hold others back. What is

@@ -1,8 +1,8 @@
 """The data of a mirror of dependencies: what it is to hold."""
 
-from ci.install.dependencies import Mirror
+from ci.install.dependencies import MirrorData
 
-MIRROR = Mirror.model_validate(
+MIRROR = MirrorData.model_validate(
     {
         "prefix": "python-deps",
         "pythons": ["3.11", "3.12"],

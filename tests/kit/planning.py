@@ -101,7 +101,7 @@ def question(
         refs=torch_refs(),
         today=today,
         run_id=run_id,
-        release_type=release_type,
+        default_release_type=release_type,
     )
 
 

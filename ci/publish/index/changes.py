@@ -18,7 +18,7 @@ from ci.publish.index.html_pages import (
 )
 from ci.publish.index.json_pages import RootPage, digest_of, write_project_page
 from ci.publish.index.listing import FLAT_PAGE, ROOT_FOLDER, Listing
-from ci.publish.index.sources import best_candidate
+from ci.publish.index.sources import best_recorded_file
 from ci.publish.index.yanks import Yanks
 from core.stores import etag_of
 
@@ -128,7 +128,7 @@ def has_lost_file(previous_files: Iterable[DescribedFile], stored_files: Iterabl
 def choose_recorded(
     stored_file: StoredFile,
     previous_file: DescribedFile | None,
-    candidates: Sequence[RecordedFile],
+    recorded_files: Sequence[RecordedFile],
     *,
     must_be_recorded: bool,
 ) -> RecordedFile | None:
@@ -137,7 +137,7 @@ def choose_recorded(
     Args:
         stored_file: The file as it was just listed.
         previous_file: The file of that name that the page lists, if there is one.
-        candidates: What the records that were read say of it.
+        recorded_files: What the records that were read say of it.
         must_be_recorded: Whether all records were read, so that one of them has to name it.
     """
     if previous_file is None or previous_file.stored_file != stored_file:
@@ -146,9 +146,9 @@ def choose_recorded(
     recorded_file = previous_file.recorded_file
     # The bytes are known without a look at them, so that only what is said of them can differ.
     if not must_be_recorded:
-        candidates = [recorded_file, *candidates]
-    return best_candidate(
-        candidates,
+        recorded_files = [recorded_file, *recorded_files]
+    return best_recorded_file(
+        recorded_files,
         size=recorded_file.size,
         sha256=recorded_file.sha256,
     )

@@ -74,18 +74,18 @@ class Collector:
         records = self._read_records(projects, pages_are_whole=pages_are_whole)
         files_must_be_recorded = self.source.needs_records and len(records) == len(self.listing.record_etags)
 
-        candidates = _group_by_filename(records)
+        recorded_files_by_name = _group_by_filename(records)
         if self.is_strict:
-            self._require_files(candidates.keys())
+            self._require_files(recorded_files_by_name.keys())
 
-        named_projects = {guess_project(filename) for filename in candidates}
+        named_projects = {guess_project(filename) for filename in recorded_files_by_name}
         added_projects = (named_projects & self.listing.projects.keys()) - projects
         self._read_pages(added_projects)
         projects |= added_projects
 
         # Everything that is read is here now; what is left to look at are files that changed.
         files_to_list, held_back_files = self._look_at_files(
-            projects, candidates, files_must_be_recorded=files_must_be_recorded
+            projects, recorded_files_by_name, files_must_be_recorded=files_must_be_recorded
         )
         files_by_project = self._sort_by_project(projects, files_to_list)
         return Contents(
@@ -180,7 +180,7 @@ class Collector:
     def _look_at_files(
         self,
         projects: Iterable[str],
-        candidates: Mapping[str, Sequence[RecordedFile]],
+        recorded_files_by_name: Mapping[str, Sequence[RecordedFile]],
         *,
         files_must_be_recorded: bool,
     ) -> tuple[Sequence[PageFile], Sequence[HeldBackFile]]:
@@ -193,7 +193,7 @@ class Collector:
                 recorded_file = choose_recorded(
                     stored_file,
                     previous_files.get(stored_file.filename),
-                    candidates.get(stored_file.filename, ()),
+                    recorded_files_by_name.get(stored_file.filename, ()),
                     must_be_recorded=files_must_be_recorded,
                 )
                 if recorded_file is None:
@@ -204,7 +204,7 @@ class Collector:
                     )
 
         def describe(stored_file: StoredFile) -> PageFile | HeldBackFile:
-            return self._describe(stored_file, candidates.get(stored_file.filename, ()))
+            return self._describe(stored_file, recorded_files_by_name.get(stored_file.filename, ()))
 
         held_back_files: list[HeldBackFile] = []
         for description in _describe_all(describe, changed_files, is_local=is_local(self.store)):
@@ -221,11 +221,11 @@ class Collector:
     def _describe(
         self,
         stored_file: StoredFile,
-        candidates: Sequence[RecordedFile],
+        recorded_files: Sequence[RecordedFile],
     ) -> PageFile | HeldBackFile:
         try:
             name = read_name(stored_file.filename)
-            recorded_file, stored_file = self.source.describe(stored_file, self.prefix, candidates)
+            recorded_file, stored_file = self.source.describe_file(stored_file, self.prefix, recorded_files)
         except HeldBackError as reason:
             return self._hold(stored_file, str(reason))
         except (StoreError, WheelError) as problem:
@@ -321,12 +321,12 @@ def _group_by_filename(
     records: Mapping[str, Sequence[RecordedFile]],
 ) -> Mapping[str, Sequence[RecordedFile]]:
     # Tuples, of which most have one file, take half the memory of lists.
-    candidates: dict[str, tuple[RecordedFile, ...]] = {}
+    recorded_files_by_name: dict[str, tuple[RecordedFile, ...]] = {}
     for recorded_files in records.values():
         for recorded_file in recorded_files:
-            candidates[recorded_file.filename] = (
-                *candidates.get(recorded_file.filename, ()),
+            recorded_files_by_name[recorded_file.filename] = (
+                *recorded_files_by_name.get(recorded_file.filename, ()),
                 recorded_file,
             )
 
-    return candidates
+    return recorded_files_by_name

@@ -56,13 +56,13 @@ class Source(ABC):
         return {}
 
     @abstractmethod
-    def describe(
+    def describe_file(
         self,
         stored_file: StoredFile,
         folder: str,
-        candidates: Sequence[RecordedFile],
+        recorded_files: Sequence[RecordedFile],
     ) -> DescribedFile:
-        """Return a complete file with its digest, which is one of the candidates where records are needed.
+        """Return a complete file with its digest, which is one of those recorded where records are needed.
 
         Raises:
             HeldBackError: Something of it does not exist yet.
@@ -99,22 +99,24 @@ class RecordSource(Source):
         recorded_files = map_in_threads(partial(self._read_record, folder=folder), keys, jobs=jobs)
         return dict(zip(keys, recorded_files, strict=True))
 
-    def describe(
+    def describe_file(
         self,
         stored_file: StoredFile,
         folder: str,
-        candidates: Sequence[RecordedFile],
+        recorded_files: Sequence[RecordedFile],
     ) -> DescribedFile:
         """Return a file with what a record says of the bytes that it has."""
-        if not candidates:
+        if not recorded_files:
             raise HeldBackError("no record names it")
-        if stored_file.sidecar_etag is None and any(candidate.metadata_sha256 for candidate in candidates):
+        if stored_file.sidecar_etag is None and any(
+            recorded_file.metadata_sha256 for recorded_file in recorded_files
+        ):
             raise HeldBackError("its metadata sidecar does not exist yet")
 
         key = join_key(folder, stored_file.filename)
         sha256 = self._digest_of(key, stored_file)
-        recorded_file = best_candidate(
-            candidates,
+        recorded_file = best_recorded_file(
+            recorded_files,
             size=stored_file.size,
             sha256=sha256,
         )
@@ -163,11 +165,11 @@ class UploadedSource(Source):
     Two requests a file that no page lists yet.
     """
 
-    def describe(
+    def describe_file(
         self,
         stored_file: StoredFile,
         folder: str,
-        candidates: Sequence[RecordedFile],  # noqa: ARG002 - there are none
+        recorded_files: Sequence[RecordedFile],  # noqa: ARG002 - there are none
     ) -> DescribedFile:
         """Return a file with what its object and its sidecar say."""
         from email.parser import BytesHeaderParser  # the command, which reads records, starts without it
@@ -203,11 +205,11 @@ class FolderSource(Source):
 
     workspace: Path
 
-    def describe(
+    def describe_file(
         self,
         stored_file: StoredFile,
         folder: str,
-        candidates: Sequence[RecordedFile],  # noqa: ARG002 - there are none
+        recorded_files: Sequence[RecordedFile],  # noqa: ARG002 - there are none
     ) -> DescribedFile:
         """Return a file with its digest and its metadata, and write that beside it."""
         # No part of the function behind a bucket, which has no pydantic.
@@ -226,7 +228,7 @@ class FolderSource(Source):
             )
             return DescribedFile(recorded_file, stored_file)
 
-        record, metadata = describe(
+        file_record, metadata = describe(
             path,
             key=key,
             sha256=sha256,
@@ -235,22 +237,24 @@ class FolderSource(Source):
             stored_file.filename,
             stored_file.size,
             sha256,
-            metadata_sha256=record.metadata_sha256,
-            requires_python=_on_one_line(record.requires_python),
+            metadata_sha256=file_record.metadata_sha256,
+            requires_python=_on_one_line(file_record.requires_python),
         )
         sidecar = self.store.put_bytes(f"{key}{SIDECAR_SUFFIX}", metadata or b"")
         return DescribedFile(recorded_file, stored_file._replace(sidecar_etag=sidecar.etag))
 
 
-def best_candidate(
-    candidates: Sequence[RecordedFile],
+def best_recorded_file(
+    recorded_files: Sequence[RecordedFile],
     *,
     size: int,
     sha256: str,
 ) -> RecordedFile | None:
     """Return what is recorded of these bytes; of several, always the same one."""
     matching = [
-        candidate for candidate in candidates if candidate.size == size and candidate.sha256 == sha256
+        recorded_file
+        for recorded_file in recorded_files
+        if recorded_file.size == size and recorded_file.sha256 == sha256
     ]
 
     if len(matching) > 1:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ci.plan.data import ci_families, runners
+from ci.plan.data import buildable_families, runners
 from core.families import CPU, families, gpu_targets
 from tests.kit.therock.checkout import TheRock
 from tests.kit.therock.comparison import Comparison, Facts, Rule, Values
@@ -74,11 +74,11 @@ def our_machines() -> Facts:
     for platform, machines in data.machines.items():
         downstream[f"{platform} builds, default"] = machines.build
         downstream[f"{platform} builds, sanitizer"] = machines.sanitizer or ""
-    for family, platforms in ci_families().families.items():
+    for family, platforms in buildable_families().families.items():
         if family == CPU:
             continue
         for platform, tiers in platforms.items():
-            runner = data.of(family, platform)
+            runner = data.find_runner(family, platform)
             facts: dict[str, Values] = {
                 "tier": tiers.tier,
                 "tests": tiers.tests if runner.test_runner else "",

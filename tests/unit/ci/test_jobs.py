@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ci.flow import configure_options_of_release, make_plan, with_placeholders
-from ci.jobs import Job, Target, common_options, plan_jobs, promotion_job, store_options
+from ci.jobs import Job, Target, common_options, jobs_of_plan, promotion_job, store_options
 from ci.plan.origins import completed
 from core.cli.options import Common
 from core.files import digest_of
@@ -32,7 +32,7 @@ def kinds_by_name(jobs: Iterable[Job]) -> dict[str, str]:
 def jobs_of_event(*options: str, target: Target | None = None) -> Sequence[Job]:
     """Return the jobs of an event's plan on Linux, before it is resolved."""
     chosen_target = target or Target()
-    return plan_jobs(make_plan(options, chosen_target), "linux", chosen_target)
+    return jobs_of_plan(make_plan(options, chosen_target), "linux", chosen_target)
 
 
 # Jobs of events
@@ -132,7 +132,7 @@ def test_artifacts_of_another_run_are_fetched_in_the_job_that_packages_them() ->
         artifacts={"base_lib_generic.tar.zst": "a" * 64},
     )
 
-    (job, *_others) = plan_jobs(completed(dispatched_plan(), [origin]), "linux", Target())
+    (job, *_others) = jobs_of_plan(completed(dispatched_plan(), [origin]), "linux", Target())
 
     assert [call.sessions[0] for call in job.calls] == [
         "fetch_artifacts",
@@ -153,7 +153,7 @@ def test_artifacts_of_another_run_are_fetched_in_the_job_that_packages_them() ->
 
 
 def test_a_chain_that_is_only_shown_names_the_artifact_run_that_was_asked_for() -> None:
-    (job, *_others) = plan_jobs(with_placeholders(dispatched_plan()), "linux", Target())
+    (job, *_others) = jobs_of_plan(with_placeholders(dispatched_plan()), "linux", Target())
 
     assert "--artifact-run-id=17" in job.calls[0].options
 
@@ -164,7 +164,7 @@ def jobs_on_an_index() -> Sequence[Job]:
         platform="linux", artifact_group=FAMILY, index_url="https://rocm.invalid/whl/", version="10.1.0"
     )
     plan = completed(make_plan(PYTORCH_OF_NIGHTLY, Target()), [origin])
-    return plan_jobs(plan, "linux", Target())
+    return jobs_of_plan(plan, "linux", Target())
 
 
 def test_the_rocm_of_an_index_is_not_built(jobs_on_an_index: Sequence[Job]) -> None:
@@ -195,7 +195,7 @@ def release_jobs() -> Sequence[Job]:
         "nightly", families="gfx94X-dcgpu,gfx1151", torch_refs="release/2.14", pythons="3.12,3.13"
     )
     plan = with_placeholders(make_plan(options, Target()))
-    return plan_jobs(plan, "linux", Target(distribution_store="/dist"))
+    return jobs_of_plan(plan, "linux", Target(distribution_store="/dist"))
 
 
 @pytest.fixture(scope="module")

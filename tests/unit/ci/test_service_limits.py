@@ -16,7 +16,7 @@ from ci.verbs import notify
 from core.cli.options import ROOT
 from core.data import Model, read_toml
 from core.run import PLATFORMS
-from core.run.plan import MAX_JOBS, MAX_OUTPUTS, STAGES, promotions
+from core.run.plan import MAX_JOBS, MAX_OUTPUTS, STAGES, wheel_sets_to_promote
 from tests.kit.workflow_files import EXPRESSION, Workflow, calls, minutes_of, steps, workflows
 from tests.kit.workflow_runs import (
     LARGEST_RUNS,
@@ -167,7 +167,7 @@ def uses_of_matrices(run: RunOfPlan, what: str) -> Iterator[Use]:
     for stage in STAGES:
         longest = max(len(group[stage]) for group in groups)
         yield Use(limit="matrix", what=f"{stage} of a group, {what}", amount=longest)
-    wheel_sets = promotions(run.plan, run.platform)
+    wheel_sets = wheel_sets_to_promote(run.plan, run.platform)
     yield Use(limit="matrix", what=f"sets of wheels, {what}", amount=len(wheel_sets))
 
 

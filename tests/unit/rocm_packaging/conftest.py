@@ -2,10 +2,11 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from tests.kit.windows import can_link
 
 RUNTIME_PACKAGES = {"rocm_sdk", "rocm_sdk_core"}
 
@@ -25,18 +26,8 @@ def sdk_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[name]
 
 
-@pytest.fixture(scope="session")
-def can_link(tmp_path_factory: pytest.TempPathFactory) -> bool:
-    """Return whether symbolic links can be made: Windows wants a right for them, and Wine makes none."""
-    link = tmp_path_factory.mktemp("links") / "link"
-    # Wine says nothing of a link that it has not made.
-    with suppress(OSError):
-        link.symlink_to("target")
-    return link.is_symlink()
-
-
 @pytest.fixture
-def needs_links(*, can_link: bool) -> None:
+def needs_links() -> None:
     """Skip a test where symbolic links cannot be made."""
-    if not can_link:
+    if not can_link():
         pytest.skip("no symbolic links can be made here")

@@ -15,6 +15,7 @@ import pytest
 
 from rocm_packaging.sdk_report import count_outcomes, read_report
 from tests.kit.rocm_sdk import install_files, install_runtime
+from tests.kit.windows import can_link
 
 FAMILY = "gfx94X-dcgpu"
 
@@ -270,14 +271,14 @@ LLVM_CHECK = "llvm is lib/llvm"
 
 
 @pytest.fixture
-def expanded_sdk(sdk: Sdk, monkeypatch: pytest.MonkeyPatch, *, can_link: bool) -> Sdk:
+def expanded_sdk(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> Sdk:
     """Return an installation whose development tree is expanded, and has the files of core."""
     install_files(sdk.core, {"lib/a.so.1": "library", "bin/tool": "tool"})
     for folder in ("lib", "bin"):
         (sdk.tree / folder).mkdir(parents=True)
     os.link(sdk.core / "lib/a.so.1", sdk.tree / "lib/a.so.1")
     os.link(sdk.core / "bin/tool", sdk.tree / "bin/tool")
-    if can_link:
+    if can_link():
         install_files(sdk.core, {"bin/stub": "stub"})
         (sdk.tree / "bin/stub").symlink_to("tool")
 

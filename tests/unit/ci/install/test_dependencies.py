@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.install import dependencies
-from ci.install.dependencies import Mirror, Need, downloads, mirror, needs, publish, resolve_needs
+from ci.install.dependencies import MirrorData, Need, collect_needs, downloads, mirror, publish, resolve_needs
 from core.cell import Cell
 from core.data import load_toml
 from core.env.installer import Sources
@@ -72,7 +72,7 @@ def test_knows_packages_of_others(name: str) -> None:
 
 
 def test_needs_each_distributions_requirements_once_for_every_cell() -> None:
-    all_needs = needs(MIRROR, [])
+    all_needs = collect_needs(MIRROR, [])
 
     cells = {(need.cell.python, need.cell.platform) for need in all_needs}
     assert cells == {("3.11", "linux"), ("3.11", "windows"), ("3.12", "linux"), ("3.12", "windows")}
@@ -89,7 +89,7 @@ def test_needs_a_runs_requirements_for_the_wheels_own_cell(
     publish_wheel(store, outputs, tmp_path, tag="cp312-cp312-linux_x86_64", requires=["sympy", "rocm"])
     group = RunGroup(store=store, outputs=outputs, name=GROUP)
 
-    all_needs = needs(MIRROR, [group])
+    all_needs = collect_needs(MIRROR, [group])
 
     (need,) = [need for need in all_needs if need.requirements == ("sympy",)]
     assert need.cell == LINUX_312
@@ -222,7 +222,7 @@ def test_refuses_a_wheel_with_another_name(store: Store, tmp_path: Path) -> None
 def test_the_data_names_every_supported_python_and_platform() -> None:
     assert set(mirror().pythons) == {"3.10", "3.11", "3.12", "3.13", "3.14"}
     assert set(mirror().platforms) == {"linux", "windows"}
-    assert len({need.cell for need in needs(mirror(), [])}) == 10
+    assert len({need.cell for need in collect_needs(mirror(), [])}) == 10
 
 
 def test_the_data_requires_nothing_of_ours() -> None:
@@ -236,4 +236,4 @@ def test_names_the_place_of_text_that_is_not_a_requirement(tmp_path: Path) -> No
     path.write_text('prefix = "p"\npythons = []\n[platforms]\n[requirements]\ntorch = ["filelock", "=1"]\n')
 
     with pytest.raises(DataError, match=r"requirements\.torch\[1\]"):
-        load_toml(path, Mirror)
+        load_toml(path, MirrorData)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ci.plan.origins import completed, needs
+from ci.plan.origins import completed, groups_that_need_rocm
 from ci.plan.outputs import outputs
 from core.errors import DataError
 from core.run.plan import MAX_JOBS, Plan, PlannedJob, RocmOrigin
@@ -57,7 +57,7 @@ NIGHTLY_VERSION = "10.1.0a20261121"
 def nightly_origins(*, index_url: str | None = None) -> list[RocmOrigin]:
     """Return where the ROCm of a nightly release comes from: of a run, or of an index."""
     origins: list[RocmOrigin] = []
-    for groups in needs(nightly_plan()).values():
+    for groups in groups_that_need_rocm(nightly_plan()).values():
         for group in groups:
             origin = RocmOrigin(
                 platform=group.platform,

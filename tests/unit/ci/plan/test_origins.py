@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ci.plan import origins
 from ci.plan.data import RocmData
-from ci.plan.origins import Search, completed, needs
+from ci.plan.origins import Search, completed, groups_that_need_rocm
 from core.cli.options import Common
 from core.errors import FatalError, MissingInputError, UsageError
 from core.run import Platform
@@ -464,7 +464,7 @@ def origins_of_index(plan: Plan) -> list[RocmOrigin]:
             index_url=INDEX_URL,
             version="10.1",
         )
-        for groups in needs(plan).values()
+        for groups in groups_that_need_rocm(plan).values()
         for group in groups
     ]
 
@@ -511,7 +511,9 @@ def test_a_plan_of_rocm_alone_is_empty_where_an_index_has_it() -> None:
 
 
 def test_the_sample_brings_its_own_rocm() -> None:
-    assert needs(plan_dispatch(linux_amdgpu_families="gfx94x", pytorch_git_refs="sample")) == {}
+    assert (
+        groups_that_need_rocm(plan_dispatch(linux_amdgpu_families="gfx94x", pytorch_git_refs="sample")) == {}
+    )
 
 
 LABELS = ("build:pytorch", "ci:asan", "ci:host-asan", "gfx1151")

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.provenance import evidence
-from ci.provenance.facts import RecordedFile, recorded_files
+from ci.provenance.facts import RunFile, run_files
 from ci.provenance.statements import statement
 from core import data
 from core.cli.options import Common
@@ -27,7 +27,7 @@ from tests.kit import provenance as samples
 from tests.kit.servers import Quiet, served
 
 RUN = samples.run_records()
-TORCH = next(recorded_file for recorded_file in recorded_files(RUN) if recorded_file.file == samples.TORCH)
+TORCH = next(run_file for run_file in run_files(RUN) if run_file.file == samples.TORCH)
 STATEMENT = statement(RUN, TORCH)
 STATEMENT_NAME = "x.intoto.json"
 
@@ -103,7 +103,7 @@ def test_rejects_a_change_of_what_ties_a_statement_to_file_record_and_source(pla
 # Records
 
 
-def named_by(file: FileRecord) -> RecordedFile:
+def named_by(file: FileRecord) -> RunFile:
     """Return what torch's record would say if it named this file instead."""
     return replace(TORCH, file=file)
 
@@ -111,17 +111,17 @@ def named_by(file: FileRecord) -> RecordedFile:
 def test_finds_the_record_that_has_a_files_bytes() -> None:
     other_bytes = samples.TORCH.model_copy(update={"sha256": "f" * 64})
 
-    recorded_file = evidence.check_file(samples.TORCH, [named_by(other_bytes), TORCH])
+    run_file = evidence.check_file(samples.TORCH, [named_by(other_bytes), TORCH])
 
-    assert recorded_file.file == samples.TORCH
+    assert run_file.file == samples.TORCH
 
 
 def test_does_not_miss_what_earlier_records_left_out() -> None:
     earlier = samples.TORCH.model_copy(update={"metadata_sha256": "", "requires_python": ""})
 
-    recorded_file = evidence.check_file(samples.TORCH, [named_by(earlier)])
+    run_file = evidence.check_file(samples.TORCH, [named_by(earlier)])
 
-    assert recorded_file.file == earlier
+    assert run_file.file == earlier
 
 
 def test_rejects_a_record_with_another_size_of_the_same_bytes() -> None:

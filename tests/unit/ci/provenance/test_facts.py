@@ -8,7 +8,7 @@ import pytest
 from packageurl import PackageURL
 
 from ci.provenance import facts
-from ci.provenance.facts import RecordedFile, ResourceDescriptor, RunRecords, materials_of
+from ci.provenance.facts import ResourceDescriptor, RunFile, RunRecords, materials_of
 from core.cli.options import ROOT
 from core.errors import DataError
 from core.run.records import FileRecord
@@ -21,9 +21,9 @@ COMMIT = "1" * 40
 Materials = Mapping[str, ResourceDescriptor]
 
 
-def find_file(run: RunRecords, file: FileRecord) -> RecordedFile:
+def find_file(run: RunRecords, file: FileRecord) -> RunFile:
     """Return a file of the run with its record."""
-    files = {recorded_file.file.name: recorded_file for recorded_file in facts.recorded_files(run)}
+    files = {run_file.file.name: run_file for run_file in facts.run_files(run)}
     return files[file.name]
 
 
@@ -36,13 +36,11 @@ def read_materials(run: RunRecords, file: FileRecord) -> Materials:
 
 
 def test_lists_every_file_once_by_name() -> None:
-    recorded_files = facts.recorded_files(samples.run_records())
+    run_files = facts.run_files(samples.run_records())
 
     files = (samples.ROCM, samples.CORE, samples.TRITON, samples.TORCH)
-    assert [recorded_file.file.name for recorded_file in recorded_files] == sorted(
-        file.name for file in files
-    )
-    assert {recorded_file.record.stage for recorded_file in recorded_files} == {
+    assert [run_file.file.name for run_file in run_files] == sorted(file.name for file in files)
+    assert {run_file.record.stage for run_file in run_files} == {
         "build_rocm",
         "build_triton",
         "build_torch",
@@ -50,14 +48,14 @@ def test_lists_every_file_once_by_name() -> None:
 
 
 def test_lists_no_file_of_another_group() -> None:
-    assert facts.recorded_files(samples.run_records(), "cpu") == ()
+    assert facts.run_files(samples.run_records(), "cpu") == ()
 
 
 def test_lists_no_file_of_a_failed_step() -> None:
     run = samples.run_records(samples.apex_record(status="failed"))
 
-    assert [recorded_file.file.name for recorded_file in facts.recorded_files(run)] == [
-        recorded_file.file.name for recorded_file in facts.recorded_files(samples.run_records())
+    assert [run_file.file.name for run_file in facts.run_files(run)] == [
+        run_file.file.name for run_file in facts.run_files(samples.run_records())
     ]
 
 
@@ -78,11 +76,11 @@ def test_prefers_later_bytes_to_a_build_of_earlier_ones() -> None:
     )
 
     run = samples.run_records(upload)
-    recorded_file = find_file(run, samples.TORCH)
+    run_file = find_file(run, samples.TORCH)
 
-    assert recorded_file.record.stage == "upload-1"
-    assert recorded_file.build_type is None
-    assert materials_of(run, recorded_file) == ()
+    assert run_file.record.stage == "upload-1"
+    assert run_file.build_type is None
+    assert materials_of(run, run_file) == ()
 
 
 # Materials
@@ -172,9 +170,9 @@ def test_rejects_a_time_that_is_none() -> None:
 )
 def test_only_our_own_builds_have_a_build_type(step: str, build_type: str | None) -> None:
     stored_record = samples.recorded(samples.step_record(step))
-    recorded_file = facts.RecordedFile(group=samples.GROUP, file=samples.TORCH, stored_record=stored_record)
+    run_file = facts.RunFile(group=samples.GROUP, file=samples.TORCH, stored_record=stored_record)
 
-    assert recorded_file.build_type == build_type
+    assert run_file.build_type == build_type
 
 
 @pytest.mark.parametrize("uri", [facts.ROCM_BUILD_TYPE, facts.PYTORCH_BUILD_TYPE, facts.LOCAL_BUILDER])

@@ -32,16 +32,14 @@ def statement_of(
     file: FileRecord,
 ) -> dict[str, Any]:
     """Return the statement of a file of a run."""
-    recorded_files = facts.recorded_files(run)
-    recorded_file = next(
-        recorded_file for recorded_file in recorded_files if recorded_file.file.name == file.name
-    )
-    return statement(run, recorded_file)
+    run_files = facts.run_files(run)
+    run_file = next(run_file for run_file in run_files if run_file.file.name == file.name)
+    return statement(run, run_file)
 
 
 def bill_of(run: RunRecords) -> dict[str, Any]:
     """Return the bill of materials of a run."""
-    return sbom(run, facts.recorded_files(run))
+    return sbom(run, facts.run_files(run))
 
 
 # Statements
@@ -372,7 +370,7 @@ def test_names_the_files_without_a_statement(empty: MemoryStore) -> None:
 
     written = write_provenance(empty, RUN)
 
-    assert [recorded_file.file.name for recorded_file in written.without_statement] == [samples.UPLOADED.name]
+    assert [run_file.file.name for run_file in written.without_statement] == [samples.UPLOADED.name]
 
 
 UNREADABLE_RECORDS = pytest.mark.parametrize(

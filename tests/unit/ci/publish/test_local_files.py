@@ -72,7 +72,7 @@ def test_packs_large_logs_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "small.log").write_bytes(b"x")
 
     logs = read_logs(tmp_path)
-    assert {key: log.is_packed for key, log in logs.items()} == {
+    assert {key: log.must_pack for key, log in logs.items()} == {
         "large.log.gz": True,
         "large.tar": False,
         "small.log": False,

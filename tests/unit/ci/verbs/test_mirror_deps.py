@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ci.install import dependencies
-from ci.install.dependencies import Mirror
+from ci.install.dependencies import MirrorData
 from ci.verbs import mirror_deps
 from core import files
 from core.cell import Cell
@@ -53,7 +53,7 @@ def public_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PublicIndex
             return resolved
 
         def download(
-            _data: Mirror,
+            _data: MirrorData,
             _cell: Cell,
             batch: Sequence[Candidate],
             target: Path,

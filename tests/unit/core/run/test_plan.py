@@ -1,7 +1,7 @@
 import pytest
 
 from core.errors import DataError
-from core.run.plan import MAX_JOBS, PlannedJob, group_rows, matrices, promotions
+from core.run.plan import MAX_JOBS, PlannedJob, group_rows, matrices, wheel_sets_to_promote
 from tests.kit.plans import NO, make_job, make_plan
 
 
@@ -63,7 +63,7 @@ def test_promotes_each_torch_version_of_a_family_with_all_its_pythons() -> None:
         torch_job("3.12", "2.9.0", family="gfx90a-dcgpu"),
     )
 
-    rows = promotions(run_plan, "linux")
+    rows = wheel_sets_to_promote(run_plan, "linux")
 
     assert [(row["gpu_family"], row["torch_version"], row["pythons"]) for row in rows] == [
         ("gfx1151", "2.9.0", "3.12,3.13"),
@@ -75,7 +75,7 @@ def test_promotes_each_torch_version_of_a_family_with_all_its_pythons() -> None:
 def test_promotes_no_python_that_is_expected_to_fail() -> None:
     run_plan = make_plan(torch_job("3.12", "2.9.0"), torch_job("3.13", "2.9.0", expect_failure=True))
 
-    assert [row["pythons"] for row in promotions(run_plan, "linux")] == ["3.12"]
+    assert [row["pythons"] for row in wheel_sets_to_promote(run_plan, "linux")] == ["3.12"]
 
 
 def test_promotes_nothing_that_the_plan_does_not_promote() -> None:

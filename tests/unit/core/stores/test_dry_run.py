@@ -105,7 +105,7 @@ def test_a_dry_run_deletes_what_it_would_have_written(dry_run: DryRunStore) -> N
 
 
 def test_a_dry_run_takes_a_store_that_cannot_be_read_for_empty() -> None:
-    store = Common(store="s3://bucket", dry_run=True, unread=True).open_store()
+    store = Common(store="s3://bucket", dry_run=True, takes_store_as_empty=True).open_store()
 
     assert store.url == "s3://bucket"
     assert store.list("") == []

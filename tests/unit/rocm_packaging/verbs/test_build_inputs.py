@@ -19,6 +19,7 @@ from rocm_packaging.packages.inputs import inputs_of
 from rocm_packaging.packages.plan import BuildRequest
 from rocm_packaging.verbs import build as verb
 from tests.kit.artifacts import write_artifact, write_base_artifact
+from tests.kit.windows import can_link
 
 FAMILY = "gfx94X-dcgpu"
 
@@ -96,7 +97,7 @@ CHANGES = {
 
 
 @pytest.fixture
-def artifacts(tmp_path: Path, *, can_link: bool) -> Path:
+def artifacts(tmp_path: Path) -> Path:
     """Return the smallest set of artifacts of one family, all of text files."""
     folder = tmp_path / "artifacts"
     write_base_artifact(folder, targets=["gfx942"], is_split=False)
@@ -104,7 +105,7 @@ def artifacts(tmp_path: Path, *, can_link: bool) -> Path:
     write_artifact(folder, "core-hip_dev_generic", {"include/hip/hip.h": "h"})
     libraries = {"lib/libhipblas.so.3": "text", "lib/libhiprand.so.1": "text"}
     write_artifact(folder, f"blas_lib_{FAMILY}", libraries)
-    if can_link:
+    if can_link():
         library(folder).with_name("libhipblas.so").symlink_to("libhipblas.so.3")
     return folder
 
