@@ -327,16 +327,18 @@ def test_commands_of_a_page_carry_its_address_and_are_copied(wheels: Path, brows
     page_errors: list[str] = []
 
     with served(wheels, "html") as (url, _):
-        for address, source in (
-            (f"{url}/index.html", f"--find-links {url}/index.html"),
-            (f"{url}/simple/apex/", f"--index-url {url}/simple/"),
-            (f"{wheels.as_uri()}/index.html", f"--find-links {wheels.as_uri()}/index.html"),
+        for address, command in (
+            (f"{url}/index.html", f'pip install "torch==3.0" --find-links {url}/index.html'),
+            (f"{url}/simple/apex/", f'pip install "apex==1.0" --index-url {url}/simple/'),
+            (
+                f"{wheels.as_uri()}/index.html",
+                f'pip install "torch==3.0" --find-links {wheels.as_uri()}/index.html',
+            ),
         ):
             rights = ["clipboard-read", "clipboard-write"]
             tab = browser.new_context(viewport={"width": 390, "height": 844}, permissions=rights).new_page()
             tab.on("pageerror", lambda error: page_errors.append(str(error)))
             tab.goto(address)
-            command = f'pip install "apex==1.0" {source}'
 
             tab.get_by_role("button", name=f"Copy: {command}", exact=True).press("Enter")
             tab.get_by_role("button", name="Copied").wait_for()

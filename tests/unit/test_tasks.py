@@ -327,7 +327,9 @@ def shims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         pytest.param("ci", SAMPLE, id="ci"),
         pytest.param("change", {"torch_ref": "sample", "pytorch_dir": "."}, id="change"),
-        pytest.param("event", {"name": "push", "torch_ref": "sample", "gpu_family": "gfx1151"}, id="event"),
+        pytest.param(
+            "event", {"name": "push", "torch_ref": "sample", "gpu_family": "gfx110X-all"}, id="event"
+        ),
     ],
 )
 def test_names_the_pythons_that_are_there_before_it_does_anything(

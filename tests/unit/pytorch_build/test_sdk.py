@@ -1,4 +1,5 @@
 import argparse
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -210,11 +211,12 @@ def test_a_misspelt_index_is_refused_with_the_nearest() -> None:
         release_index_url("nightyl", FAMILY)
 
 
-# What an installed rocm_sdk answers. Variables choose among its answers.
+# What an installed rocm_sdk answers; a file beside it has other answers.
 
 ROCM_SDK = """
-import os
-__version__ = os.environ.get("ROCM_FAKE_VERSION", "7.1.0")
+import json, pathlib
+ANSWERS = json.loads(pathlib.Path(__file__).with_name("answers.json").read_text())
+__version__ = ANSWERS["version"]
 def find_libraries(name):
     if name in ("hipfile", "rccl"):
         raise (ModuleNotFoundError if name == "hipfile" else FileNotFoundError)(name)
@@ -222,33 +224,46 @@ def find_libraries(name):
 """
 DIST_INFO = """
 import os
+from rocm_sdk import ANSWERS
 class Libraries:
-    is_target_specific = os.environ.get("ROCM_FAKE_LAYOUT") != "split"
+    is_target_specific = not ANSWERS["split"]
 ALL_PACKAGES = {"libraries": Libraries}
-AVAILABLE_TARGET_FAMILIES = ["gfx942", "gfx950"] if "ROCM_FAKE_LAYOUT" in os.environ else ["gfx94X-dcgpu"]
+AVAILABLE_TARGET_FAMILIES = ["gfx942", "gfx950"] if ANSWERS["split"] else ["gfx94X-dcgpu"]
 def determine_target_family():
     asked = os.environ.get("ROCM_SDK_TARGET_FAMILY", "gfx942")
     assert asked in AVAILABLE_TARGET_FAMILIES
-    return os.environ.get("ROCM_FAKE_FAMILY", asked)
+    return ANSWERS.get("family", asked)
 """
 MAIN = """
-import os, sys
-answers = {"--root": "root", "--bin": "root/bin", "--cmake": "root/cmake"}
-if sys.argv[1] == "targets":
-    print(os.environ.get("ROCM_FAKE_TARGETS", "gfx942;gfx950"))
-else:
-    print(os.environ.get("ROCM_FAKE_PATH") or os.path.join(os.environ["ROCM_FAKE"], answers[sys.argv[2]]))
+import sys
+from rocm_sdk import ANSWERS
+print(ANSWERS["targets"] if sys.argv[1] == "targets" else ANSWERS.get("path") or ANSWERS[sys.argv[2]])
 """
+
+
+def change_answers(folder: Path, **changes: object) -> None:
+    """Let the rocm_sdk in a test's folder answer otherwise."""
+    path = folder / "site" / "rocm_sdk" / "answers.json"
+    answers = json.loads(path.read_text())
+    path.write_text(json.dumps({**answers, **changes}))
 
 
 @pytest.fixture
-def target(run: LocalRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def target(run: LocalRun, tmp_path: Path) -> Any:
     """Return an interpreter in whose environment a small rocm_sdk answers."""
     site = tmp_path / "site"
     write_files(site / "rocm_sdk", {"__init__.py": ROCM_SDK, "_dist_info.py": DIST_INFO, "__main__.py": MAIN})
     for folder in ("root/bin", "root/cmake"):
         (tmp_path / folder).mkdir(parents=True)
-    monkeypatch.setenv("ROCM_FAKE", str(tmp_path))
+    answers = {
+        "version": "7.1.0",
+        "split": False,
+        "targets": "gfx942;gfx950",
+        "--root": str(tmp_path / "root"),
+        "--bin": str(tmp_path / "root" / "bin"),
+        "--cmake": str(tmp_path / "root" / "cmake"),
+    }
+    write_files(site / "rocm_sdk", {"answers.json": json.dumps(answers)})
 
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
@@ -299,9 +314,9 @@ def test_an_installed_sdk_names_the_libraries_that_it_has(target: Any) -> None:
 
 
 @pytest.fixture
-def split_target(target: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def split_target(target: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return an interpreter whose rocm_sdk is split, beside a variable that names a family."""
-    monkeypatch.setenv("ROCM_FAKE_LAYOUT", "split")
+    change_answers(tmp_path, split=True)
     monkeypatch.setenv("ROCM_SDK_TARGET_FAMILY", FAMILY)
     return target
 
@@ -328,21 +343,21 @@ def test_a_split_sdk_that_lacks_something_is_refused(
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("variable", "value", "name"),
+    ("answer", "value", "name"),
     [
-        pytest.param("ROCM_FAKE_VERSION", "7.0.0", "7.0.0", id="other version"),
-        pytest.param("ROCM_FAKE_FAMILY", "gfx110X-all", "gfx110X-all", id="other family"),
-        pytest.param("ROCM_FAKE_PATH", "relative", "'relative'", id="relative path"),
-        pytest.param("ROCM_FAKE_PATH", "/nonexistent/folder", "/nonexistent/folder", id="no folder"),
-        pytest.param("ROCM_FAKE_PATH", " ", "path --root", id="no path"),
-        pytest.param("ROCM_FAKE_TARGETS", ";", "targets", id="no target"),
-        pytest.param("ROCM_FAKE_TARGETS", " ", "empty", id="no targets"),
+        pytest.param("version", "7.0.0", "7.0.0", id="other version"),
+        pytest.param("family", "gfx110X-all", "gfx110X-all", id="other family"),
+        pytest.param("path", "relative", "'relative'", id="relative path"),
+        pytest.param("path", "/nonexistent/folder", "/nonexistent/folder", id="no folder"),
+        pytest.param("path", " ", "path --root", id="no path"),
+        pytest.param("targets", ";", "targets", id="no target"),
+        pytest.param("targets", " ", "empty", id="no targets"),
     ],
 )
 def test_a_wrong_or_empty_answer_is_refused(
-    target: Any, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, name: str
+    target: Any, tmp_path: Path, answer: str, value: str, name: str
 ) -> None:
-    monkeypatch.setenv(variable, value)
+    change_answers(tmp_path, **{answer: value})
 
     with pytest.raises(RocmError) as caught:
         ask(target)
@@ -368,10 +383,8 @@ def test_an_absent_sdk_is_refused(target: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_an_image_says_the_version_and_layout_of_its_rocm(
-    target: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ROCM_FAKE_LAYOUT", "split")
+def test_an_image_says_the_version_and_layout_of_its_rocm(target: Any, tmp_path: Path) -> None:
+    change_answers(tmp_path, split=True)
 
     source = sdk.installed_rocm(target)
 
