@@ -131,6 +131,7 @@ def desk(tmp_path: Path, github: str, bucket: str, rclone_server: S3Server) -> D
     return Desk(folder=tmp_path, variables=variables)
 
 
+@pytest.mark.nightly
 def test_pins_the_newest_green_run(desk: Desk, bucket: str) -> None:
     completed = desk.find_rocm()
 

@@ -496,6 +496,7 @@ def documented_commands(clone: Clone, tmp_path_factory: pytest.TempPathFactory) 
     return [line.split() for line in block.replace("~/", f"{home}/").splitlines()]
 
 
+@pytest.mark.nightly
 def test_the_documented_commands_lead_to_a_tested_wheel_or_its_error(
     clone: Clone, documented_commands: list[list[str]]
 ) -> None:

@@ -67,6 +67,7 @@ def bucket(clone: Provenance, rclone: S3Server) -> str:
     return name
 
 
+@pytest.mark.nightly
 def test_a_wheel_is_verified_on_disk_on_a_server_and_in_a_bucket(
     clone: Provenance,
     rclone: S3Server,

@@ -481,6 +481,7 @@ def test_libraries_of_another_family_replace_those_in_the_devel_tree(
     assert installed.rocm_sdk("targets").stdout == "gfx1100;gfx1101;gfx1102;gfx1103\n"
 
 
+@pytest.mark.nightly
 def test_refuses_a_development_package_of_another_version(installed: Environment, tmp_path: Path) -> None:
     installed.uninstall("rocm-sdk-devel")
     version = "7.98.0.dev0+sample"

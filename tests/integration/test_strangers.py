@@ -254,19 +254,51 @@ INSTALLS_OURS = True
 REFUSES = False
 ATTACKS = [
     pytest.param("torch", nothing_more, INSTALLS_OURS, id="higher, same and pre-release versions"),
-    pytest.param("Torch", nothing_more, INSTALLS_OURS, id="another spelling"),
+    pytest.param("Torch", nothing_more, INSTALLS_OURS, marks=pytest.mark.nightly, id="another spelling"),
     pytest.param("torch", offer_a_better_tag, INSTALLS_OURS, id="better tag"),
-    pytest.param("torch", offer_the_newest_for_another_python, INSTALLS_OURS, id="newest for another Python"),
     pytest.param(
-        "torch", offer_the_newest_without_the_global_lock, INSTALLS_OURS, id="newest for another ABI"
+        "torch",
+        offer_the_newest_for_another_python,
+        INSTALLS_OURS,
+        marks=pytest.mark.nightly,
+        id="newest for another Python",
     ),
     pytest.param(
-        "torch", offer_others_for_a_newer_machine, INSTALLS_OURS, id="others' newest runs elsewhere"
+        "torch",
+        offer_the_newest_without_the_global_lock,
+        INSTALLS_OURS,
+        marks=pytest.mark.nightly,
+        id="newest for another ABI",
+    ),
+    pytest.param(
+        "torch",
+        offer_others_for_a_newer_machine,
+        INSTALLS_OURS,
+        marks=pytest.mark.nightly,
+        id="others' newest runs elsewhere",
     ),
     pytest.param("torch", require_what_our_page_lacks, REFUSES, id="our page lacks a required name"),
-    pytest.param("torch", offer_ours_for_another_python_alone, REFUSES, id="ours for another Python alone"),
-    pytest.param("torch", require_a_name_that_we_lack, REFUSES, id="others require a name that we lack"),
-    pytest.param("torch", require_a_name_like_ours, REFUSES, id="others require a name like ours"),
+    pytest.param(
+        "torch",
+        offer_ours_for_another_python_alone,
+        REFUSES,
+        marks=pytest.mark.nightly,
+        id="ours for another Python alone",
+    ),
+    pytest.param(
+        "torch",
+        require_a_name_that_we_lack,
+        REFUSES,
+        marks=pytest.mark.nightly,
+        id="others require a name that we lack",
+    ),
+    pytest.param(
+        "torch",
+        require_a_name_like_ours,
+        REFUSES,
+        marks=pytest.mark.nightly,
+        id="others require a name like ours",
+    ),
     pytest.param("rocm[libraries]", nothing_more, REFUSES, id="an extra requires what our page lacks"),
 ]
 

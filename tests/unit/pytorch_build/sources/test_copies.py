@@ -313,6 +313,7 @@ def test_keeps_what_was_built_where_the_cache_was_removed(tree: Path, copy: Tree
 
 
 @pytest.mark.parametrize("lost_name", ["HEAD", "config", "objects", "index"])
+@pytest.mark.nightly
 def test_recreates_a_cache_that_has_lost_files(tree: Path, copy: TreeCopy, lost_name: str) -> None:
     write_files(tree, {"first.py": "first\n"})
     update(copy)

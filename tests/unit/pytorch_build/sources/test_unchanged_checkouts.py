@@ -60,6 +60,7 @@ UNCOUNTED_REQUESTS: Mapping[str, Request] = {
 
 
 @pytest.mark.parametrize("name", CHANGED_REQUESTS)
+@pytest.mark.nightly
 def test_checks_out_again_what_is_requested_otherwise_and_then_no_more(
     finished_world: CheckoutWorld, name: str
 ) -> None:

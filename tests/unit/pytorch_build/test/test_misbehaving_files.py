@@ -148,6 +148,7 @@ def has_ended(process_id: int) -> bool:
         os.close(descriptor)
 
 
+@pytest.mark.nightly
 def test_tests_that_pytest_survives_lose_no_result(settings: RunSettings, tmp_path: Path) -> None:
     run = run_text(replace(settings, env={**settings.env, "LEFT": str(tmp_path)}), SURVIVORS)
 
@@ -404,6 +405,7 @@ def test_a_log_takes_much_output(settings: RunSettings) -> None:
     assert log.stat().st_size > 400 * 65536
 
 
+@pytest.mark.nightly
 def test_a_test_that_writes_without_end_is_stopped(settings: RunSettings) -> None:
     text = f"import os\ndef test_talks():\n    while True: os.write(2, b'x' * 65536)\n{PASSES}"
 
