@@ -33,13 +33,13 @@ from pytorch_build.components import COMPONENTS, with_required
 from pytorch_build.lock.versions import python_tag
 from rocm_packaging.packages.versions import compute
 from rocm_packaging.sample.facts import FAMILIES, TARGETS
+from rocm_packaging.sample_refs import SAMPLE
 
 if TYPE_CHECKING:
     from ci.plan.decisions import Question
     from ci.plan.families import Build
     from pytorch_build.refs.torch_refs import TorchRef
 
-_SAMPLE = "sample"
 _SAMPLE_TARGETS = frozenset(TARGETS)
 _PACKAGE_ROCM = ("build_rocm", "check_rocm")
 
@@ -299,7 +299,7 @@ class _JobPlanner:
         for name in self._ref_names:
             if name not in refs or not refs[name].rocm_version:
                 return None
-        return _SAMPLE
+        return SAMPLE
 
     @property
     def _ref_names(self) -> Sequence[str]:

@@ -129,10 +129,11 @@ def plan_build(
         )
 
     # An older wheel goes first, and with `clean` what was compiled.
-    wheel_folder = (steps.commands[-1].cwd / "dist").relative_to(facts.tree)
-    removes = [wheel_folder.as_posix(), *steps.removes]
+    folder = steps.commands[-1].cwd.relative_to(facts.tree)
+    removes = [(folder / "dist").as_posix()]
     if clean:
-        removes.insert(1, wheel_folder.with_name("build").as_posix())
+        removes.append((folder / "build").as_posix())
+    removes += steps.removes
 
     unset = (_OTHER_ROCM if facts.rocm else _ANY_ROCM) | _OTHER_GENERATORS
     unset -= env.keys()

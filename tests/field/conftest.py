@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.aws import aws, s3
-from tests.kit.guards import guard_unit_test
+from tests.kit.guards import guarded
 
 __all__ = ["aws", "s3"]
 
@@ -17,7 +17,5 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     if not item.path.is_relative_to(FIELD):
         return (yield)
 
-    may_start_processes = item.get_closest_marker("processes") is not None
-    with pytest.MonkeyPatch.context() as patch:
-        guard_unit_test(patch, may_start_processes=may_start_processes)
+    with guarded(item):
         return (yield)

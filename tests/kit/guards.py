@@ -3,7 +3,8 @@
 import re
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +36,15 @@ HIDDEN_PROGRAMS = {"rocminfo", "offload-arch", "ldconfig"}
 def is_variable_of_jobs(name: str) -> bool:
     """Return whether a variable is of a job or a build, or a credential; every test asks again."""
     return VARIABLES_OF_JOBS.fullmatch(name) is not None
+
+
+@contextmanager
+def guarded(item: pytest.Item) -> Iterator[None]:
+    """Guard a unit test for as long as it runs, its fixtures included."""
+    may_start_processes = item.get_closest_marker("processes") is not None
+    with pytest.MonkeyPatch.context() as patch:
+        guard_unit_test(patch, may_start_processes=may_start_processes)
+        yield
 
 
 def guard_unit_test(patch: pytest.MonkeyPatch, *, may_start_processes: bool) -> None:
