@@ -96,24 +96,27 @@ def misordered_versions(page_files: Sequence[PageFile]) -> Sequence[tuple[str, s
 
     PEP 440 compares ``rocm7`` and ``rocm10`` of a local version as texts.
     """
-    preferred_versions: dict[str, Version] = {}
+    # Texts, which are split much faster than versions.
+    preferred_versions: dict[str, str] = {}
     for page_file in page_files:
         if page_file.yank_reason is None:
             # The files are sorted: the last one of a release is what an installer prefers.
-            preferred_versions[page_file.version.public] = page_file.version
+            release = page_file.version_text.partition("+")[0]
+            preferred_versions[release] = page_file.version_text
 
     pairs: dict[tuple[str, str], None] = {}
     for page_file in page_files:
-        preferred_version = preferred_versions.get(page_file.version.public)
-        if preferred_version is not None and _has_lower_number(preferred_version, page_file.version):
-            pairs[str(preferred_version), page_file.version_text] = None
+        version = page_file.version_text
+        preferred_version = preferred_versions.get(version.partition("+")[0], version)
+        if preferred_version != version and _has_lower_number(preferred_version, version):
+            pairs[preferred_version, version] = None
     return list(pairs)
 
 
-def _has_lower_number(version: Version, other: Version) -> bool:
+def _has_lower_number(version: str, other: str) -> bool:
     """Return whether the first segments in which two local versions differ are a name with a lower number."""
-    segments = (version.local or "").split(".")
-    other_segments = (other.local or "").split(".")
+    segments = version.partition("+")[2].split(".")
+    other_segments = other.partition("+")[2].split(".")
     for segment, other_segment in zip(segments, other_segments, strict=False):
         if segment == other_segment:
             continue
