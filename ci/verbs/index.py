@@ -136,9 +136,13 @@ def write_pages(store: Store, outputs: RunOutputs, artifact_group: str) -> Index
         )
 
     hour_ago = time.time() - _HALF_PUBLISHED
-    abandoned_files = [file for file in update.held_back_files if file.stored_file.modified < hour_ago]
-    if abandoned_files:
-        lines = [f"{file.key} is in {store.url} but {file.reason}." for file in abandoned_files]
+    lines: list[str] = []
+    if update.held_back_files:
+        for stored_object in store.list(prefix, recursive=False):
+            reason = update.held_back_files.get(stored_object.key)
+            if reason is not None and stored_object.modified < hour_ago:
+                lines.append(f"{stored_object.key} is in {store.url} but {reason}.")
+    if lines:
         raise StoreError(
             "\n".join(lines),
             hint="Put it there with nox -s upload -- --input-dir DIR, or take it away.",
@@ -175,8 +179,8 @@ def left_to_server(store: str) -> bool:
 
 
 def _report(common: Common, folder: str, update: IndexUpdate) -> None:
-    for held_back_file in update.held_back_files:
-        console.warn(f"{held_back_file.key} is not listed yet: {held_back_file.reason}.")
+    for key, reason in update.held_back_files.items():
+        console.warn(f"{key} is not listed yet: {reason}.")
 
     files = console.counted(update.file_count, "file")
     changed_pages = len(update.changed_pages)
