@@ -239,6 +239,12 @@ def rehearsal_labels() -> frozenset[str]:
     return frozenset(ref.local_label for ref in load_refs().values() if not ref.is_publishable)
 
 
+def is_for_rehearsals(version: str) -> bool:
+    """Return whether a wheel is of a ref for rehearsals alone, such as the sample, by its local version."""
+    local_version = re.sub("[_-]", ".", version.partition("+")[2])
+    return any(f".{label}." in f".{local_version}." for label in rehearsal_labels())
+
+
 def _layered_tables() -> tuple[Mapping[str, dict[str, Any]], Mapping[str, Path], str]:
     """Return the user's refs laid over the embedded ones, the file of each, and the name of the default."""
     tables = {name: table.model_dump(exclude_unset=True) for name, table in embedded().refs.items()}
