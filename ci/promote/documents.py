@@ -236,7 +236,7 @@ class Refusal(Model):
     @property
     def key(self) -> str:
         """Key of the document, which the next refusal replaces."""
-        return f"{REFUSALS}/{self.family}/{self.set_name}-{self.platform}.json"
+        return refusal_key(self.set_name, self.family, self.platform)
 
     @property
     def notice(self) -> Notice:
@@ -272,6 +272,11 @@ def manifests(area: str, artifact_group: str | None = None) -> str:
 def staging_record_key(artifact_group: str, run_prefix: str) -> str:
     """Return the key of the record of what was staged of the run with this prefix."""
     return f"{manifests(STAGING, artifact_group)}/{key_name(run_prefix)}.json"
+
+
+def refusal_key(set_name: str, artifact_group: str, platform: Platform) -> str:
+    """Return the key of why a set of an artifact group is not released."""
+    return f"{REFUSALS}/{artifact_group}/{set_name}-{platform}.json"
 
 
 def list_keys(
@@ -383,16 +388,16 @@ def staging_records(
     return records
 
 
-def decisions(store: Store) -> Sequence[Decision]:
-    """Read the promotions that were completed."""
-    keys = list_keys(store, DECISIONS)
+def decisions(store: Store, set_name: str = "") -> Sequence[Decision]:
+    """Read the promotions that were completed: of all sets, or of one."""
+    keys = list_keys(store, f"{DECISIONS}/{set_name}")
     return [read(store, key, Decision) for key in keys]
 
 
-def unfinished(store: Store) -> Sequence[Decision]:
-    """Read the promotions that are running, or were interrupted."""
+def unfinished(store: Store, set_name: str = "") -> Sequence[Decision]:
+    """Read the promotions that are running, or were interrupted: of all sets, or of one."""
     intents: list[Decision] = []
-    for key in list_keys(store, INTENTS):
+    for key in list_keys(store, f"{INTENTS}/{set_name}"):
         if key.endswith(".json"):
             intent = find(store, key, Decision)
             if intent is not None:
