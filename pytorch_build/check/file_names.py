@@ -1,17 +1,17 @@
 """Names of members that a file system cannot hold, or holds once.
 
-For Windows, by Microsoft's "Naming Files, Paths, and Namespaces". It and macOS do not tell upper from lower
-case, so of two names that differ in nothing else one takes the place of the other.
+Windows and macOS do not tell upper from lower case, so of two names that differ in nothing else one takes the
+place of the other.
 """
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from core.file_names import windows_fault
 from pytorch_build.check.allowed import find_allowed
 from pytorch_build.check.site_packages import installed_path
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pytorch_build.check.policy import Policy
 
 CHECK = "contents"
-_DEVICE = re.compile(r"(CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(COM|LPT)[0-9¹²³])", re.IGNORECASE)
-_REFUSED_CHARACTERS = re.compile(r'[<>:"|?*\x00-\x1f]')
 
 
 def check(view: WheelView, policy: Policy) -> Iterator[Finding]:
@@ -45,19 +43,6 @@ def _find_refused_names(view: WheelView) -> Iterator[Finding]:
                     member.name,
                 )
                 break
-
-
-def windows_fault(name: str) -> str | None:
-    """Return why Windows cannot hold a file or folder of this name; None where it can."""
-    stem = name.partition(".")[0].rstrip(" ")
-    if _DEVICE.fullmatch(stem):
-        return f"{stem} is the name of a device"
-    character = _REFUSED_CHARACTERS.search(name)
-    if character is not None:
-        return f"the character {character[0]!r} is not allowed"
-    if name.endswith((".", " ")):
-        return "a name may not end with a dot or a space"
-    return None
 
 
 def _severity_on_windows(view: WheelView) -> Severity | None:

@@ -15,6 +15,7 @@ from pytorch_build.check.expected import check
 from pytorch_build.components import COMPONENTS
 from tests.kit.builds import LocalRun, sample_build
 from tests.kit.front_doors import Package, run_verb
+from tests.kit.machines import report_hardware
 from tests.kit.views import wheel_view
 
 GIB = 1 << 30
@@ -53,9 +54,7 @@ def test_takes_no_more_than_a_container_may(
     for name, text in limits.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"{text}\n")
-    sizes = {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 64 * GIB}
-    monkeypatch.setattr("os.sysconf", sizes.__getitem__)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _process: range(8), raising=False)
+    report_hardware(monkeypatch, cores=8, memory=64 * GIB)
     monkeypatch.setattr(machine, "_CGROUP", tmp_path)
 
     assert machine.cores() == cores
