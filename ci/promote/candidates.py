@@ -29,7 +29,8 @@ from core.wheel.editor import edit_sdist, edit_wheel
 from core.wheel.record import Tap, verify_record
 from core.wheel.writer import WrittenFile
 from pytorch_build.check import Expectation, require_no_errors
-from pytorch_build.check.run import CheckOptions, check_wheel
+from pytorch_build.check.policy import CheckOptions
+from pytorch_build.check.run import check_wheel
 from pytorch_build.components import COMPONENTS
 
 if TYPE_CHECKING:

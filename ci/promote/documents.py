@@ -473,7 +473,7 @@ def write_pages(
         strict=False,
     )
 
-    unlisted = [f"{file.key}: {file.reason}" for file in update.held_back_files if file.key in expected]
+    unlisted = [f"{key}: {reason}" for key, reason in update.held_back_files.items() if key in expected]
     if unlisted:
         raise StoreError(
             f"Not listed in {store.url}/{group_folder}:\n" + "\n".join(unlisted),

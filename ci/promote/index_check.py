@@ -96,11 +96,11 @@ def _report(
     stale_pages: list[str] = []
     unlisted_files: list[str] = []
     for folder, index in indexes.items():
-        held_back_files = [file for file in index.held_back_files if file.key not in removed_keys]
-        counts = (index.file_count, len(index.changed_pages), len(held_back_files))
+        held_back_keys = [key for key in index.held_back_files if key not in removed_keys]
+        counts = (index.file_count, len(index.changed_pages), len(held_back_keys))
         rows.append((folder, *map(str, counts)))
         stale_pages += index.changed_pages
-        unlisted_files += [f"{file.key} is not listed: {file.reason}." for file in held_back_files]
+        unlisted_files += [f"{key} is not listed: {index.held_back_files[key]}." for key in held_back_keys]
     pages_column = "pages written" if write else "stale pages"
     console.table(("folder", "files", pages_column, "not listed"), rows)
 
