@@ -81,7 +81,7 @@ def _releases_of_group(store: Store, staging: StagingRecord) -> Iterator[Release
             # ROCm's packages are released with torch, or as a set of their own.
             if distribution == "torch" and not decided_rows:
                 yield ReleaseRow(
-                    group=staging.family, set_name=set_name, state="staged", decided=staging.staged
+                    group=staging.artifact_group, set_name=set_name, state="staged", decided=staging.staged
                 )
 
 
@@ -92,11 +92,11 @@ def _decisions_on_set(store: Store, staging: StagingRecord, set_name: str) -> It
         if not staged_keys.isdisjoint(file.staged_key for file in decision.files):
             yield _row_of_decision(decision, staging)
 
-    refusal_key = documents.refusal_key(set_name, staging.family, staging.platform)
+    refusal_key = documents.refusal_key(set_name, staging.artifact_group, staging.platform)
     refusal = documents.find(store, refusal_key, Refusal)
     if refusal is not None and not staged_keys.isdisjoint(refusal.staged_keys):
         yield ReleaseRow(
-            group=staging.family,
+            group=staging.artifact_group,
             set_name=set_name,
             state="refused",
             decided=refusal.refused,
@@ -110,13 +110,13 @@ def _row_of_decision(decision: Decision, staging: StagingRecord) -> ReleaseRow:
     rules: set[str] = set()
     reasons: list[str] = []
     for ruling in decision.rulings:
-        if ruling.family == staging.family and ruling.platform == staging.platform:
+        if ruling.family == staging.artifact_group and ruling.platform == staging.platform:
             rules.add(ruling.rule)
             reasons += ruling.overridden
     if reasons and decision.override is not None:
         reasons.append(f"{decision.override.by}: {decision.override.reason}")
     return ReleaseRow(
-        group=staging.family,
+        group=staging.artifact_group,
         set_name=decision.set_name,
         state=decision.status,
         decided=decision.decided,
