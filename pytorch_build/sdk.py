@@ -90,7 +90,11 @@ def add_tested_sources(parser: argparse.ArgumentParser) -> None:
         metavar="V",
         help=help_text,
     )
-    parser.add_argument("--no-install", action="store_true", help="test what is already installed")
+    parser.add_argument(
+        "--no-install",
+        action="store_true",
+        help="test what is already installed",
+    )
     add_rocm_options(parser, is_only_source=False)
 
 
@@ -131,7 +135,10 @@ def packages_of(context: Context, options: RocmOptions) -> PackageSource:
     if origin.has_rocm(run_packages):
         return run_packages
     url = origin.release_index_url("", context.gpu_family)
-    return PackageIndex(url=url, option_prefix=f"--{_OPTION_PREFIX}")
+    return PackageIndex(
+        url=url,
+        option_prefix=f"--{_OPTION_PREFIX}",
+    )
 
 
 def find_source(context: Context, options: RocmOptions, version: str) -> origin.RocmSource:

@@ -155,7 +155,13 @@ def _record_finding(filename: str, message: str, where: str) -> Finding:
     sentence = message.removeprefix(f"{filename}: ")
     if sentence.startswith(f"{filename} "):
         sentence = f"The wheel {sentence.removeprefix(f'{filename} ')}"
-    return Finding(severity="error", check=_RECORD_CHECK, wheel=filename, where=where, message=sentence)
+    return Finding(
+        severity="error",
+        check=_RECORD_CHECK,
+        wheel=filename,
+        where=where,
+        message=sentence,
+    )
 
 
 def judge(view: WheelView) -> Iterator[Finding]:

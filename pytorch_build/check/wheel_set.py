@@ -66,7 +66,12 @@ class _Wheel:
 
     def requirement_error(self, message: str) -> Finding:
         """Return what is wrong with its requirements."""
-        return Finding(severity="error", check="requirements", wheel=self.path.name, message=message)
+        return Finding(
+            severity="error",
+            check="requirements",
+            wheel=self.path.name,
+            message=message,
+        )
 
 
 def _read_wheels(paths: Sequence[Path]) -> Iterator[_Wheel]:

@@ -12,8 +12,14 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from core.errors import MissingInputError, RocmError, UsageError
-from pytorch_build.components.allowed import Allowed
-from pytorch_build.components.component import Component, MachineNeed, VersionPlace, VersionRule, WheelSizes
+from pytorch_build.components.component import (
+    Allowed,
+    Component,
+    MachineNeed,
+    VersionPlace,
+    VersionRule,
+    WheelSizes,
+)
 from pytorch_build.components.steps import (
     BuildSteps,
     Overlay,

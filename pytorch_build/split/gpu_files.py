@@ -43,7 +43,11 @@ def gpu_of_file(path: str, targets: Collection[str]) -> str | None:
         return group if is_served else None
     # What follows a target does not matter: MIOpen writes the number of compute units behind it.
     matching_targets = [target for target in targets if gpu.startswith(target)]
-    return max(matching_targets, key=len, default=None)
+    return max(
+        matching_targets,
+        key=len,
+        default=None,
+    )
 
 
 def _group_of(gpu: str) -> str | None:

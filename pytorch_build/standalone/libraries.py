@@ -106,7 +106,10 @@ def read_binary(stream: BinaryIO, name: str) -> Binary | None:
         )
     pe_facts = pe.read_needs(stream, name)
     if pe_facts is not None:
-        return Binary(name=pe_facts.name, needed=(*pe_facts.needed, *pe_facts.delayed))
+        return Binary(
+            name=pe_facts.name,
+            needed=(*pe_facts.needed, *pe_facts.delayed),
+        )
     return None
 
 
@@ -132,7 +135,10 @@ def read_members(
         if member.size >= _SMALLEST_BINARY and not member.name.endswith(_TEXT_SUFFIXES)
     ]
     # A large file that begins last would be waited for alone.
-    candidates.sort(key=lambda member: member.size, reverse=True)
+    candidates.sort(
+        key=lambda member: member.size,
+        reverse=True,
+    )
 
     binaries: dict[str, Binary] = {}
     with ThreadPoolExecutor() as pool:
@@ -176,7 +182,10 @@ def extract_with_search_path(
 
 def copy_file(file: RocmFile, target: Path) -> Path:
     """Copy a file's bytes to another path, and return that."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    target.parent.mkdir(
+        parents=True,
+        exist_ok=True,
+    )
     with file.open() as stream, target.open("wb") as copy:
         shutil.copyfileobj(stream, copy, _CHUNK)
     return target

@@ -187,7 +187,10 @@ def repair(
     wheel_name = parse_wheel_name(wheel.name)
     old_platforms = {tag.platform for tag in wheel_name.tags}
     if not external and old_platforms == set(platforms):
-        return RepairedWheel(file=None, platform=platform)
+        return RepairedWheel(
+            file=None,
+            platform=platform,
+        )
 
     with temporary.folder("repair-wheel") as scratch:
         members = _patched_members(wheel, patches, scratch)

@@ -101,19 +101,28 @@ def this_machine() -> Machine:
     """Query the kernel and the vendors' programs."""
     if KFD.exists():
         gpus = kernel_gpus(NODES) or rocminfo_gpus(_output_of("rocminfo"))
-        return Machine(gpus=gpus, vendor="amd")
+        return Machine(
+            gpus=gpus,
+            vendor="amd",
+        )
 
     if NVIDIA.exists() or process.which("nvidia-smi"):
         query = ("--query-gpu=uuid,compute_cap,name", "--format=csv,noheader")
         gpus = nvidia_gpus(_output_of("nvidia-smi", *query))
         has_driver = bool(gpus) or NVIDIA.exists()
-        return Machine(gpus=gpus, vendor="nvidia" if has_driver else "")
+        return Machine(
+            gpus=gpus,
+            vendor="nvidia" if has_driver else "",
+        )
 
     # Windows, and Linux within it, have no /dev/kfd.
     gpus = rocminfo_gpus(_output_of("rocminfo"))
     if not gpus:
         gpus = enumerated_gpus(_output_of("offload-arch"))
-    return Machine(gpus=gpus, vendor="amd" if gpus else "")
+    return Machine(
+        gpus=gpus,
+        vendor="amd" if gpus else "",
+    )
 
 
 def _output_of(program: str, *arguments: str) -> str:

@@ -81,7 +81,10 @@ Retries = Annotated[
         le=5,
     ),
 ]
-NonEmpty = Field(default=(), min_length=1)
+NonEmpty = Field(
+    default=(),
+    min_length=1,
+)
 
 
 class RuleTable(Model):

@@ -347,7 +347,10 @@ def _run_and_report(shard_run: _ShardRun) -> StageResult:
     outcomes = counts(report.document.cases)
     passed = outcomes["passed"] + outcomes["flaky"]
     console.done(f"{stage.name}: {passed} passed")
-    return StageResult(files=(), details=details)
+    return StageResult(
+        files=(),
+        details=details,
+    )
 
 
 def _run_files(shard_run: _ShardRun, scratch: Path) -> Sequence[FileRun]:
@@ -402,7 +405,10 @@ def environment(
     inherited_path = process.handed_on().get("PATH", "")
     changes: dict[str, str | None] = dict.fromkeys(_VARIABLES_OF_BUILDS)
     for variable, name in upstream_tests.load().folders.items():
-        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name).mkdir(
+            parents=True,
+            exist_ok=True,
+        )
         changes[variable] = str(folder / name)
     changes |= {
         **assignment.env,

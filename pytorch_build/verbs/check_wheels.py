@@ -35,13 +35,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=help_text,
     )
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print the findings as JSON",
+    )
 
     group = parser.add_argument_group("ROCm's wheels")
     help_text = (
         "check the ROCm wheels that the run has built, as a set: each finds the libraries that it needs"
     )
-    group.add_argument("--rocm", action="store_true", help=help_text)
+    group.add_argument(
+        "--rocm",
+        action="store_true",
+        help=help_text,
+    )
     help_text = "the version that they must have (default: that of rocm-sdk-core)"
     version = group.add_argument(
         "--version",
@@ -50,7 +58,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=help_text,
     )
 
-    parser.set_defaults(path_options=[paths], rocm_options=[version])
+    parser.set_defaults(
+        path_options=[paths],
+        rocm_options=[version],
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +110,10 @@ def look(arguments: argparse.Namespace) -> Status:
 
 
 def _check(arguments: argparse.Namespace, common: Common) -> Check:
-    options = CheckOptions(build_paths=(str(common.root),), policy=load_policy(arguments.policy))
+    options = CheckOptions(
+        build_paths=(str(common.root),),
+        policy=load_policy(arguments.policy),
+    )
     if arguments.paths:
         wheels: Sequence[Path] = find_wheels(arguments.paths)
         options = replace(options, loader=loader_libraries())

@@ -36,7 +36,12 @@ def run(arguments: argparse.Namespace) -> None:
             force=common.force,
             cache_dir=options.pip_cache_dir,
         ):
-            sdk = ask_sdk(target, source, family=group.gpu_family, targets=group.gpu_targets)
+            sdk = ask_sdk(
+                target,
+                source,
+                family=group.gpu_family,
+                targets=group.gpu_targets,
+            )
 
     rows = [
         ("version", sdk.version),

@@ -66,7 +66,13 @@ def run(arguments: argparse.Namespace) -> None:
             continue
 
         epoch = source_date_epoch(environment())
-        repaired = repair(wheel, portability, arguments.output_dir, graft=arguments.graft, epoch=epoch)
+        repaired = repair(
+            wheel,
+            portability,
+            arguments.output_dir,
+            graft=arguments.graft,
+            epoch=epoch,
+        )
         text = "as it was" if repaired.file is None else str(repaired.file.path)
         if repaired.grafted:
             text += f", with {', '.join(repaired.grafted)}"

@@ -93,7 +93,10 @@ def perform_smoke_tests(context: Context, options: SmokeOptions) -> None:
                 stack.enter_context(environment)
             else:
                 installation.require_device_code(target, installation.amd_targets([smoke_tests.gpu]))
-            return stage.StageResult(files=(), details=smoke_run.run_smoke_tests(smoke_tests))
+            return stage.StageResult(
+                files=(),
+                details=smoke_run.run_smoke_tests(smoke_tests),
+            )
 
     stage.perform(smoke_tests.stage, smoke_tests.inputs, test_packages)
 

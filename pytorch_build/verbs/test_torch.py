@@ -109,15 +109,31 @@ def _add_options_of_choice(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="take the tests of this source tree",
     )
-    add("--allow-version-mismatch", action="store_true", help="run tests of another version than torch's")
+    add(
+        "--allow-version-mismatch",
+        action="store_true",
+        help="run tests of another version than torch's",
+    )
 
 
 def _add_options_of_runs(parser: argparse.ArgumentParser) -> None:
     """Declare how tests run."""
     add = parser.add_argument_group("how tests run").add_argument
-    add("--gpus", choices=("unique", "all"), help="GPUs of a process (default: by --config)")
-    add("--allow-no-gpu", action="store_true", help="run even without a GPU of the family")
-    add("--other-gpu", action="store_true", help="run on NVIDIA's GPUs, with a torch made for them")
+    add(
+        "--gpus",
+        choices=("unique", "all"),
+        help="GPUs of a process (default: by --config)",
+    )
+    add(
+        "--allow-no-gpu",
+        action="store_true",
+        help="run even without a GPU of the family",
+    )
+    add(
+        "--other-gpu",
+        action="store_true",
+        help="run on NVIDIA's GPUs, with a torch made for them",
+    )
     add(
         "--workers",
         type=int,
@@ -137,7 +153,11 @@ def _add_options_of_runs(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="limit of a test file",
     )
-    add("--container", action="store_true", help="run in the image that GPU machines test in")
+    add(
+        "--container",
+        action="store_true",
+        help="run in the image that GPU machines test in",
+    )
     add(
         "--image",
         default=container_run.IMAGE,
@@ -156,9 +176,21 @@ def _add_skip_options(parser: argparse.ArgumentParser) -> None:
         metavar="|".join(QUESTIONS),
         help="list what is skipped and why, explain the tests that follow, or check that no rule has expired",
     )
-    add("--os", choices=get_args(Platform), help="another operating system")
-    add("--python-version", metavar="VERSION", help="another version of Python")
-    add("--all", action="store_true", help="list: also rules that do not apply, and why not")
+    add(
+        "--os",
+        choices=get_args(Platform),
+        help="another operating system",
+    )
+    add(
+        "--python-version",
+        metavar="VERSION",
+        help="another version of Python",
+    )
+    add(
+        "--all",
+        action="store_true",
+        help="list: also rules that do not apply, and why not",
+    )
     tests = (
         "-k",
         "--include",
@@ -430,7 +462,12 @@ def _tools(
     if not requirements:
         return [locked]
 
-    unpinned = locked_call(run_context.common, target, lock=TORCH_TESTS, replaced=requirements)
+    unpinned = locked_call(
+        run_context.common,
+        target,
+        lock=TORCH_TESTS,
+        replaced=requirements,
+    )
     return [unpinned, Install(requirements=requirements)]
 
 
@@ -457,4 +494,8 @@ def _run_in_container(arguments: argparse.Namespace) -> None:
     devices = Devices()
     if common.gpu_family != CPU:
         devices = container_run.find_devices()
-    container_run.run_in_container(session, image=arguments.image, devices=devices)
+    container_run.run_in_container(
+        session,
+        image=arguments.image,
+        devices=devices,
+    )

@@ -211,7 +211,7 @@ def test_takes_the_number_of_jobs_that_the_user_chose(
     build: SampleBuild, workshop: Workshop, setter: str
 ) -> None:
     if setter == "option":
-        build = build.with_options(max_jobs="3")
+        build = build.requested(max_jobs="3")
     else:
         build = build.requested(user_env={**build.request.user_env, "MAX_JOBS": "3"})
 
@@ -398,7 +398,7 @@ def test_records_what_is_known_of_a_build_that_failed(
 def test_accepts_a_wheel_by_a_users_policy(build: SampleBuild, workshop: Workshop) -> None:
     workshop.findings = (REFUSED,)
 
-    record = perform(build.with_options(policy=OWN_POLICY).work)
+    record = perform(build.requested(policy=OWN_POLICY).work)
 
     assert isinstance(record, Record)
     assert record.details["policy"] == "mine.toml"
