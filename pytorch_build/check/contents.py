@@ -1,7 +1,7 @@
 """Members that do not belong in a wheel, files that are not what their names promise, and its size.
 
-Names that Windows cannot hold are those of Microsoft's "Naming Files, Paths, and Namespaces". It and macOS do
-not tell upper from lower case, so of two names that differ in nothing else one takes the place of the other.
+Windows and macOS do not tell upper from lower case, so of two names that differ in nothing else one takes the
+place of the other.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from core.file_names import windows_fault
 from pytorch_build.check import Finding, error, note, warning
 from pytorch_build.check.allowed import find_allowed
 from pytorch_build.check.policy import Forbidden, Policy, matches, required_name
@@ -23,8 +24,6 @@ from pytorch_build.components.torch import ROCM_INIT, TORCH
 if TYPE_CHECKING:
     from pytorch_build.check import Severity, WheelView
 
-_DEVICE = re.compile(r"(CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(COM|LPT)[0-9¹²³])", re.IGNORECASE)
-_REFUSED_CHARACTERS = re.compile(r'[<>:"|?*\x00-\x1f]')
 _LIBRARY = re.compile(r"\.(so(\.\d+)*|dll|pyd|exe|dylib)$")
 
 
@@ -146,19 +145,6 @@ def _find_refused_names(view: WheelView) -> Iterator[Finding]:
         if faults:
             message = f"Windows cannot hold this file: {faults[0]}."
             yield Finding(severity=severity, where=member, message=message)
-
-
-def windows_fault(name: str) -> str | None:
-    """Return why Windows cannot hold a file or folder of this name; None where it can."""
-    stem = name.partition(".")[0].rstrip(" ")
-    if _DEVICE.fullmatch(stem):
-        return f"{stem} is the name of a device"
-    character = _REFUSED_CHARACTERS.search(name)
-    if character is not None:
-        return f"the character {character[0]!r} is not allowed"
-    if name.endswith((".", " ")):
-        return "a name may not end with a dot or a space"
-    return None
 
 
 def _severity_on_windows(view: WheelView) -> Severity | None:
