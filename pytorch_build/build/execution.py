@@ -53,7 +53,6 @@ def execute(
     *,
     base_env: Mapping[str, str],
     log: Path,
-    details: dict[str, Any],
     cache: CacheUse | None = None,
 ) -> Path:
     """Run a plan's commands and return the one wheel that they leave.
@@ -64,7 +63,6 @@ def execute(
         platform: The platform that it is done on.
         base_env: The user's variables.
         log: Where the commands' output goes.
-        details: What is known of the build, for its record.
         cache: The compiler cache, where one is in use.
     """
     for note in plan.notes:
@@ -81,7 +79,6 @@ def execute(
     files.write_text(build_folder / CONFIGURATION_MARKER, plan.configuration)
 
     with ExitStack() as stack:
-        stack.enter_context(record_metrics(details, log))
         for overlay in plan.overlays:
             stack.enter_context(_overlaid(overlay, tree))
         for command in plan.commands:

@@ -18,7 +18,13 @@ from core.run.stage import StageResult
 from core.wheel import CONTENTS, folder_sizes, parse_wheel_name
 from pytorch_build.build import machine, toolchain
 from pytorch_build.build.cache import cache_of_run
-from pytorch_build.build.execution import check_bare_import, check_import, execute, install_requirements
+from pytorch_build.build.execution import (
+    check_bare_import,
+    check_import,
+    execute,
+    install_requirements,
+    record_metrics,
+)
 from pytorch_build.build.facts import needed_parts, observe_facts
 from pytorch_build.build.plan import plan_build, plan_environment
 from pytorch_build.build.search_paths import find_search_paths, set_search_paths
@@ -143,15 +149,9 @@ def _build_wheels(work: Work, tree: Path, rocm: RocmSdk | None, max_jobs: int) -
 
         with console.group(f"build {name}"):
             env = _reproducible_env(request, tree)
-            wheel = execute(
-                plan,
-                tree,
-                request.platform,
-                base_env=env,
-                log=work.stage.log,
-                details=work.details,
-                cache=cache_use,
-            )
+            log = work.stage.log
+            with record_metrics(work.details, log):
+                wheel = execute(plan, tree, request.platform, base_env=env, log=log, cache=cache_use)
             work.details["disk"] = files.measured(tree)[0]
             if cache_use is not None and (statistics := cache_use.details()) is not None:
                 work.details["compiler_cache"] = statistics

@@ -14,10 +14,10 @@ from core import console
 from core.env import installed, require
 from core.errors import CheckError, UsageError
 from core.families import CPU
-from pytorch_build.context import Context, context
+from pytorch_build.context import Context, find_context
 from pytorch_build.lock.stored import stored_lock
 from pytorch_build.test import skip_rules
-from pytorch_build.test.skip_rules import RuleStatus, UnderTest, judge_rules
+from pytorch_build.test.skip_rules import RuleStatus, TestedTorch, judge_rules
 
 if TYPE_CHECKING:
     from core.cli.options import Common
@@ -67,7 +67,7 @@ def answer(request: SkipRequest) -> None:
     _refuse_tests(request)
     user_paths = [path.expanduser().absolute() for path in request.skips]
     rules = skip_rules.load(user_paths, skip_rules.FOLDER)
-    tested = _under_test(request)
+    tested = _tested_torch(request)
     rule_statuses = judge_rules(
         rules,
         tested,
@@ -104,8 +104,8 @@ def _refuse_tests(request: SkipRequest) -> None:
         raise UsageError(f"{request.question} takes no test ids.", hint=hint)
 
 
-def _under_test(request: SkipRequest) -> UnderTest:
-    selection = context(request.common)
+def _tested_torch(request: SkipRequest) -> TestedTorch:
+    context = find_context(request.common)
     torch_version = request.torch_version
     python_version = request.python_version
     if request.common.python is not None:
@@ -113,12 +113,12 @@ def _under_test(request: SkipRequest) -> UnderTest:
         torch_version = torch_version or _installed_torch(target)
         python_version = python_version or target.version
 
-    return UnderTest(
-        gpu_targets=selection.gpu_targets,
+    return TestedTorch(
+        gpu_targets=context.gpu_targets,
         platform=request.os,
         python=python_version or platform.python_version(),
-        torch=torch_version or _torch_of(selection),
-        torch_ref=selection.ref.name,
+        torch=torch_version or _torch_of(context),
+        torch_ref=context.ref.name,
         config=request.config,
     )
 
@@ -131,16 +131,16 @@ def _installed_torch(target: Interpreter) -> str | None:
     return None
 
 
-def _torch_of(selection: Context) -> str:
+def _torch_of(context: Context) -> str:
     """Return the version of torch by the run's source lock, else by the ref's name."""
-    lock = stored_lock(selection)
+    lock = stored_lock(context)
     if lock is not None and "torch" in lock.projects and not lock.project("torch").prebuilt:
-        return lock.version("torch", gpu=selection.gpu)
-    series = re.search(r"\d+\.\d+(?:\.\d+)?$", selection.ref.name)
+        return lock.version("torch", gpu=context.gpu)
+    series = re.search(r"\d+\.\d+(?:\.\d+)?$", context.ref.name)
     if series:
         return series[0]
     raise UsageError(
-        f"The version of torch is unknown: the run has no source lock of {selection.ref.name}.",
+        f"The version of torch is unknown: the run has no source lock of {context.ref.name}.",
         hint="Give it: --torch-version 2.10, or name an environment that has it: --python PATH.",
     )
 

@@ -209,8 +209,10 @@ def silent_rules(
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnderTest:
-    """What is tested, as far as rules have conditions for it."""
+class TestedTorch:
+    """The torch that is tested, and what on, as far as rules have conditions for it."""
+
+    __test__ = False
 
     gpu_targets: tuple[str, ...]
     platform: str
@@ -236,7 +238,7 @@ class RuleStatus:
 
 def judge_rules(
     rules: Sequence[Rule],
-    tested: UnderTest,
+    tested: TestedTorch,
     today: dt.date,
 ) -> Sequence[RuleStatus]:
     """Judge every rule: whether it applies, and whether it has expired."""
@@ -250,7 +252,7 @@ def judge_rules(
     ]
 
 
-def unmet(rule: Rule, tested: UnderTest) -> tuple[str, ...]:
+def unmet(rule: Rule, tested: TestedTorch) -> tuple[str, ...]:
     """List the conditions of a rule that do not hold, a sentence each."""
     table = rule.table
     sentences: list[str] = []
@@ -316,7 +318,7 @@ def _contains(specifier: str | None, version: str) -> bool:
 
 def apply_rules(
     rules: Sequence[Rule],
-    tested: UnderTest,
+    tested: TestedTorch,
     today: dt.date,
 ) -> tuple[AppliedRule, ...]:
     """Return the rules that apply, as the plugin takes them; refuse expired ones."""

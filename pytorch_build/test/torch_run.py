@@ -272,7 +272,7 @@ def _apply_rules(
     bench: Bench, request: TorchTests, rules: Sequence[Rule]
 ) -> Sequence[tuple[AppliedRule, ...]]:
     """Return the skip rules that apply, for each of the bench's GPUs."""
-    tested = skip_rules.UnderTest(
+    tested = skip_rules.TestedTorch(
         gpu_targets=bench.context.gpu_targets,
         platform=bench.context.common.outputs.platform,
         python=bench.target.version,

@@ -19,7 +19,7 @@ from pytorch_build.build.build import Assumptions, Work, find_work, perform
 from pytorch_build.build.cache import KINDS, CompilerCache, require_store
 from pytorch_build.build.request import BuildRequest
 from pytorch_build.components import COMPONENTS, find_component
-from pytorch_build.context import Context, add_source_options, context, mirrors_from
+from pytorch_build.context import Context, add_source_options, find_context, mirrors_from
 from pytorch_build.lock.stored import serving_lock, with_components
 from pytorch_build.sdk import add_rocm_options, rocm_options_from
 from pytorch_build.sources.snapshots import require_checkout
@@ -241,7 +241,7 @@ def _find_request(arguments: argparse.Namespace, common: Common, target: Interpr
     component = find_component(arguments.project)
     for tree in _own_trees_from(arguments).values():
         require_checkout(tree)
-    return request_from(arguments, with_components(context(common), component.name), target)
+    return request_from(arguments, with_components(find_context(common), component.name), target)
 
 
 def _own_trees_from(arguments: argparse.Namespace) -> Mapping[str, Path]:

@@ -11,7 +11,7 @@ from pytorch_build.test import skip_rules
 from pytorch_build.test.skip_rules import (
     Rule,
     RuleTable,
-    UnderTest,
+    TestedTorch,
     apply_rules,
     judge_rules,
     silent_rules,
@@ -190,7 +190,7 @@ def test_a_place_without_rules_is_a_missing_input(tmp_path: Path, name: str) -> 
 
 TODAY = dt.date(2026, 11, 21)
 LONG_AGO = dt.date(2026, 1, 31)
-HERE = UnderTest(
+HERE = TestedTorch(
     gpu_targets=("gfx942",),
     platform="linux",
     python="3.12.4",
