@@ -242,7 +242,12 @@ def find_dependencies(request: BuildRequest, assumptions: Assumptions | None = N
                 assumptions.blockers.append(error)
             version = request.lock.version(name, gpu=context.gpu)
             requirement = f"{COMPONENTS[name].distribution}=={version}"
-            yield Dependency(project=name, requirement=requirement, version=version, is_assumed=True)
+            yield Dependency(
+                project=name,
+                requirement=requirement,
+                version=version,
+                is_assumed=True,
+            )
 
 
 def find_tree_facts(request: BuildRequest, tree: Tree) -> TreeFacts:

@@ -285,7 +285,11 @@ def use_cache(
             tree = base_dirs[0]
             root = base_dirs[-1]
             base_dir = root if tree.is_relative_to(root) else tree
-            yield _CcacheUse(cache, base_dir=base_dir, log=folder / "statistics")
+            yield _CcacheUse(
+                cache,
+                base_dir=base_dir,
+                log=folder / "statistics",
+            )
             return
 
         try:

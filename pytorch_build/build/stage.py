@@ -151,7 +151,14 @@ def _build_wheels(work: Work, tree: Path, rocm: RocmSdk | None, max_jobs: int) -
             env = _reproducible_env(request, tree)
             log = work.stage.log
             with record_metrics(work.details, log):
-                wheel = execute(plan, tree, request.platform, base_env=env, log=log, cache=cache_use)
+                wheel = execute(
+                    plan,
+                    tree,
+                    request.platform,
+                    base_env=env,
+                    log=log,
+                    cache=cache_use,
+                )
             work.details["disk"] = files.measured(tree)[0]
             if cache_use is not None and (statistics := cache_use.details()) is not None:
                 work.details["compiler_cache"] = statistics

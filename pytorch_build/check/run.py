@@ -174,8 +174,16 @@ def judge(view: WheelView) -> Iterator[Finding]:
         elif dlls.is_dll(binary.name):
             subject = "dll"
         for problem in binary.problems:
-            yield replace(error(problem, binary.name), check=subject, wheel=wheel)
+            yield replace(
+                error(problem, binary.name),
+                check=subject,
+                wheel=wheel,
+            )
 
     for subject, rule in _RULES:
         for finding in rule(view):
-            yield replace(finding, check=subject, wheel=wheel)
+            yield replace(
+                finding,
+                check=subject,
+                wheel=wheel,
+            )

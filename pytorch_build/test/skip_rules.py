@@ -171,6 +171,11 @@ class Rule:
         )
 
 
+def current_date() -> dt.date:
+    """Return the day by which rules expire."""
+    return dt.datetime.now(tz=dt.UTC).date()
+
+
 def load(user_paths: Sequence[Path] = (), folder: Path = FOLDER) -> Sequence[Rule]:
     """Read the rules: the project's own, then TOML files of the user's, or folders of them."""
     rules: dict[str, Rule] = {}
@@ -220,36 +225,6 @@ class TestedTorch:
     torch: str
     torch_ref: str = ""
     config: str = "default"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RuleStatus:
-    """Whether a rule applies, and whether it has expired."""
-
-    rule: Rule
-    unmet: tuple[str, ...]
-    expired: bool
-
-    @property
-    def applies(self) -> bool:
-        """Whether every condition holds."""
-        return not self.unmet
-
-
-def judge_rules(
-    rules: Sequence[Rule],
-    tested: TestedTorch,
-    today: dt.date,
-) -> Sequence[RuleStatus]:
-    """Judge every rule: whether it applies, and whether it has expired."""
-    return [
-        RuleStatus(
-            rule=rule,
-            unmet=unmet(rule, tested),
-            expired=rule.expired(today),
-        )
-        for rule in rules
-    ]
 
 
 def unmet(rule: Rule, tested: TestedTorch) -> tuple[str, ...]:
@@ -324,12 +299,11 @@ def apply_rules(
     """Return the rules that apply, as the plugin takes them; refuse expired ones."""
     applied_rules: list[AppliedRule] = []
     sentences: list[str] = []
-    for rule_status in judge_rules(rules, tested, today):
-        if not rule_status.applies:
+    for rule in rules:
+        if unmet(rule, tested):
             continue
-        rule = rule_status.rule
         applied_rules.append(rule.to_applied_rule())
-        if rule_status.expired:
+        if rule.expired(today):
             sentences.append(f"{rule.file}: {rule.name} expired on {rule.table.expires}: {rule.table.reason}")
     if sentences:
         raise DataError(

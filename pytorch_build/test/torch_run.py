@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -280,7 +279,7 @@ def _apply_rules(
         torch_ref=bench.context.ref.name,
         config=request.config,
     )
-    today = dt.datetime.now(dt.UTC).date()
+    today = skip_rules.current_date()
     rules_of_gpus: list[tuple[AppliedRule, ...]] = []
     for assignment in bench.assignments:
         # NVIDIA's GPUs stand for the family's.

@@ -24,16 +24,19 @@ from rocm_packaging.packages.layouts import host_distribution
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    help_text = "what to check (default: the run's PyTorch wheels)"
     paths = parser.add_argument(
-        "paths", nargs="*", type=Path, default=[], metavar="WHEEL|DIR", help=help_text
+        "paths",
+        nargs="*",
+        type=Path,
+        default=[],
+        metavar="WHEEL|DIR",
+        help="what to check (default: the run's PyTorch wheels)",
     )
-    help_text = "your own limits, over those of the checks"
     parser.add_argument(
         "--policy",
         type=Path,
         metavar="FILE",
-        help=help_text,
+        help="your own limits, over those of the checks",
     )
     parser.add_argument(
         "--json",
@@ -42,20 +45,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
     group = parser.add_argument_group("ROCm's wheels")
-    help_text = (
-        "check the ROCm wheels that the run has built, as a set: each finds the libraries that it needs"
-    )
     group.add_argument(
         "--rocm",
         action="store_true",
-        help=help_text,
+        help="check the ROCm wheels that the run has built, as a set: each finds the libraries that it needs",
     )
-    help_text = "the version that they must have (default: that of rocm-sdk-core)"
     version = group.add_argument(
         "--version",
         default="",
         metavar="V",
-        help=help_text,
+        help="the version that they must have (default: that of rocm-sdk-core)",
     )
 
     parser.set_defaults(
