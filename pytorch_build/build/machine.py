@@ -136,7 +136,7 @@ def find_problems(request: BuildRequest) -> Sequence[EnvironmentSetupError]:
     found_problems += problems(name, facts, need)
 
     found_shortages = list(shortages(name, facts, need))
-    if not request.options.ignore_needs:
+    if not request.ignore_needs:
         return found_problems + found_shortages
     for shortage in found_shortages:
         console.warn(f"{shortage.message} It is built anyway.")

@@ -398,7 +398,7 @@ def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def cpu_build(run: LocalRun, *, ignore_needs: bool = False) -> BuildRequest:
     """Return the request for a torch without a GPU."""
     request = request_build(run, "torch", context=run.context("cpu", ref="nightly"))
-    return replace(request, options=replace(request.options, ignore_needs=ignore_needs))
+    return replace(request, ignore_needs=ignore_needs)
 
 
 @pytest.mark.usefixtures("small_machine")
