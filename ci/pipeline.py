@@ -222,7 +222,7 @@ STEPS = (
         job="summary",
         front_door=("ci", "report"),
         needs=("provenance", "test_report", "promote"),
-        topics=("page", "store"),
+        topics=("page", "store", "distribution"),
     ),
 )
 
