@@ -235,7 +235,7 @@ STEPS = (
         job="summary",
         front_door=("ci", "report"),
         needs=("provenance", "test_report", "promote"),
-        topics=("page", "store"),
+        topics=("page", "store", "distribution"),
         ignores=("force",),
     ),
 )

@@ -16,6 +16,7 @@ from ci.plan.missing_tests import notes_on_missing_tests
 from core.cell import Cell
 from core.data import in_force
 from core.errors import DataError, UsageError, nearest
+from core.families import CPU, gpu_targets
 from core.run import Platform
 from core.run.plan import (
     FETCH,
@@ -32,15 +33,12 @@ from core.run.plan import (
 from pytorch_build.components import COMPONENTS, with_required
 from pytorch_build.lock.versions import python_tag
 from rocm_packaging.packages.versions import compute
-from rocm_packaging.sample.facts import FAMILIES, TARGETS
-from rocm_packaging.sample_refs import SAMPLE
 
 if TYPE_CHECKING:
     from ci.plan.decisions import Question
     from ci.plan.families import Build
     from pytorch_build.refs.torch_refs import TorchRef
 
-_SAMPLE_TARGETS = frozenset(TARGETS)
 _PACKAGE_ROCM = ("build_rocm", "check_rocm")
 
 
@@ -229,22 +227,24 @@ class _JobPlanner:
     jobs: list[PlannedJob] = field(default_factory=list)
 
     def leave_out_without_rocm(self, builds: Sequence[Build]) -> Sequence[Build]:
-        """Return the builds for whose GPUs there is ROCm; the one that refs bring along is for some alone."""
-        if self.ref_with_rocm is None:
+        """Return the builds for whose GPUs there is ROCm; the one that a ref brings along may be for some."""
+        ref = self.ref_with_rocm
+        if ref is None or not ref.rocm_families:
             return builds
 
+        targets = frozenset(gpu_targets(";".join(ref.rocm_families)))
         builds_with_rocm: list[Build] = []
         for build in builds:
-            if build.has_rocm and not _SAMPLE_TARGETS.issuperset(build.variant.gpu_targets):
-                self._leave_out(build.words, "the sample has no ROCm for it")
+            if build.has_rocm and not targets.issuperset(build.variant.gpu_targets):
+                self._leave_out(build.words, f"torch ref {ref.name} has no ROCm for it")
             else:
                 builds_with_rocm.append(build)
 
         if builds and not builds_with_rocm:
             names = ", ".join(build.words for build in builds)
             raise UsageError(
-                f"The sample has no ROCm for {names}.",
-                hint=f"Choose another with --gpu-family: {', '.join(FAMILIES)}, cpu.",
+                f"Torch ref {ref.name} has no ROCm for {names}.",
+                hint=f"Choose another with --gpu-family: {', '.join((*ref.rocm_families, CPU))}.",
             )
         return builds_with_rocm
 
@@ -282,7 +282,7 @@ class _JobPlanner:
                 "build_rocm",
                 sessions=self._rocm_sessions,
                 runner=build.variant.build_runner,
-                cell=Cell(gpu_family=build.family.name, torch_ref=self.ref_with_rocm),
+                cell=Cell(gpu_family=build.family.name, torch_ref=self._name_of_ref_with_rocm),
             )
             self.jobs.append(job)
 
@@ -293,13 +293,17 @@ class _JobPlanner:
         return (FETCH, *_PACKAGE_ROCM)
 
     @property
-    def ref_with_rocm(self) -> str | None:
-        """The ref that brings artifacts of ROCm along, where all refs are built on these: the sample."""
+    def ref_with_rocm(self) -> TorchRef | None:
+        """The first ref, where all refs bring artifacts of ROCm along, as the sample does."""
         refs = self.question.refs["linux"]
         for name in self._ref_names:
             if name not in refs or not refs[name].rocm_version:
                 return None
-        return SAMPLE
+        return refs[self._ref_names[0]]
+
+    @property
+    def _name_of_ref_with_rocm(self) -> str | None:
+        return None if self.ref_with_rocm is None else self.ref_with_rocm.name
 
     @property
     def _ref_names(self) -> Sequence[str]:
@@ -425,7 +429,7 @@ class _JobPlanner:
             runner=machine.label,
             cell=Cell(
                 gpu_family=build.family.name,
-                torch_ref=self.ref_with_rocm,
+                torch_ref=self._name_of_ref_with_rocm,
                 python=self._pythons[0],
             ),
         )

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from packaging.utils import canonicalize_name
 
 from ci.promote import documents
-from ci.promote.documents import DocumentDigest, StagedFile, StagedLock, StagingRecord
-from ci.promote.runs import RecordedGroup, python_tag_of_file, read_locks
+from ci.promote.documents import DocumentDigest, StagedFile, StagedLock, StagingRecord, digest_document
 from core import parallel
+from core.data import parse_json
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError, nearest
 from core.families import CPU
 from core.packages.candidates import candidate_named
 from core.run import RunOutputs, records
 from core.stores import Store, etag_of
-from pytorch_build.refs.torch_refs import rehearsal_labels
+from core.wheel import parse_wheel_name
+from pytorch_build.lock.source_lock import SourceLock
+from pytorch_build.refs.torch_refs import is_for_rehearsals
 from rocm_packaging.packages.layouts import is_rocm
 
 if TYPE_CHECKING:
-    from pytorch_build.lock.source_lock import LockedProject, SourceLock
+    from ci.promote.facts import RecordedGroup
+    from pytorch_build.lock.source_lock import LockedProject
     from pytorch_build.refs.torch_refs import TorchRef
 
 Kind = Literal["all", "rocm", "pytorch"]
@@ -31,17 +33,11 @@ MOST_ATTEMPTS = 5
 # Wheels of the sample
 
 
-def is_sample(version: str) -> bool:
-    """Return whether a wheel is of a ref for rehearsals alone, such as the sample, by its local version."""
-    local_version = re.sub("[_-]", ".", version.partition("+")[2])
-    return any(f".{label}." in f".{local_version}." for label in rehearsal_labels())
-
-
 def require_samples(store: Store) -> None:
     """Refuse a store that hands out anything but the sample: it is no place for a rehearsal."""
     for key in documents.released_and_staged_keys(store):
         candidate = candidate_named(key.rpartition("/")[2], url=key)
-        if candidate is not None and not is_sample(candidate.version):
+        if candidate is not None and not is_for_rehearsals(candidate.version):
             raise UsageError(
                 f"{store.url} has {key}, which is not the sample's, so no rehearsal may write there.",
                 hint="Leave --distribution-store out, for a folder below out/, or name an empty store.",
@@ -54,7 +50,7 @@ def _require_kind_of_release(
     samples: bool,
 ) -> None:
     """Refuse wheels of the sample, or in a rehearsal all others."""
-    misplaced_files = [file.name for file in files if is_sample(file.version) != samples]
+    misplaced_files = [file.name for file in files if is_for_rehearsals(file.version) != samples]
     if not misplaced_files:
         return
 
@@ -126,6 +122,28 @@ def _files_of_kind(
             if staged_file.torch_ref is not None or file.name not in files:
                 files[file.name] = staged_file
     return files
+
+
+def python_tag_of_file(filename: str) -> str | None:
+    """Return which Python a wheel is for by its ABI tag (``cp312``); None for several, or an sdist."""
+    if not filename.endswith(".whl"):
+        return None
+    abi_tags = {tag.abi for tag in parse_wheel_name(filename).tags}
+    if abi_tags & {"none", "abi3"}:
+        return None
+    return min(abi_tags)
+
+
+def read_locks(
+    store: Store, outputs: RunOutputs, keys: Sequence[str]
+) -> Sequence[tuple[SourceLock, DocumentDigest]]:
+    """Read the source locks among the keys of a run's documents."""
+    locks: list[tuple[SourceLock, DocumentDigest]] = []
+    for key in filter(outputs.is_source_lock, keys):
+        content = store.read(key)
+        lock = parse_json(content.decode(errors="replace"), SourceLock, where=key)
+        locks.append((lock, digest_document(key, content)))
+    return locks
 
 
 def stage_locks(

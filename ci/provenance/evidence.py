@@ -16,8 +16,8 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from pydantic import AliasPath, Field
 
-from ci.promote.documents import list_keys
-from ci.promote.runs import StoredRecord, parse_stored_record, python_tag_of_file
+from ci.promote.documents import StoredRecord, list_keys, parse_stored_record
+from ci.promote.staging import python_tag_of_file
 from ci.provenance.facts import (
     SOURCE,
     ResourceDescriptor,

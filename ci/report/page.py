@@ -51,6 +51,7 @@ def make_page(facts: RunFacts, previous_facts: RunFacts | None = None) -> RunPag
         builds=builds,
         tests=tests,
         sources=list_sources(facts, previous_facts),
+        releases=facts.releases,
     )
     if previous_facts is None:
         return page

@@ -21,6 +21,7 @@ from core.cli.options import (
     add_platform,
     common_from,
     environment,
+    named_store,
 )
 from core.errors import ArtifactError, MissingInputError, UsageError
 from core.families import CPU, Family, default_family, detect, family
@@ -54,6 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--artifact-store",
         "--from",
         default="",
+        type=named_store,
         metavar="STORE",
         help="store that has it (default: --store, else the one that the data names)",
     )

@@ -8,12 +8,20 @@ from collections.abc import Sequence
 
 from ci.promote import documents
 from ci.promote.documents import StagingRecord
-from ci.promote.runs import read_group
+from ci.promote.facts import read_group
 from ci.promote.staging import choose_files, plan_staging, require_samples, stage_group, stage_locks
 from ci.publish.batches import print_files
 from ci.publish.buckets import buckets, takes_samples
 from core import console
-from core.cli.options import GROUP_OPTIONS, RUN_OPTIONS, Common, add_group, common_from, split_list
+from core.cli.options import (
+    GROUP_OPTIONS,
+    RUN_OPTIONS,
+    Common,
+    add_group,
+    common_from,
+    named_store,
+    split_list,
+)
 from core.run import artifact_groups
 from core.run.locations import distribution_store
 from core.stores import Store
@@ -49,6 +57,7 @@ def add_distribution_store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--distribution-store",
         default="",
+        type=named_store,
         metavar="STORE",
         help="where users get wheels: a folder or s3://bucket (default: the release type's bucket)",
     )

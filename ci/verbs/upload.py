@@ -89,7 +89,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from",
         dest="source",
-        default=options.DEFAULT_STORE,
+        type=options.named_store,
         metavar="STORE",
         help="copy the run from this store instead of ./out",
     )
@@ -128,7 +128,9 @@ def _compare(common: Common, arguments: argparse.Namespace) -> Sequence[Batch]:
     # Records take a while to import, and folders need none of their code.
     from ci.publish.runs import compare_run
 
-    return compare_run(common, _source_run(common, arguments.source), kinds(arguments.what), artifact_group)
+    # Builds write to the default store of the checkout, wherever the user stands.
+    location = arguments.source or options.DEFAULT_STORE
+    return compare_run(common, _source_run(common, location), kinds(arguments.what), artifact_group)
 
 
 def _folders_of(arguments: argparse.Namespace) -> Folders:

@@ -177,7 +177,7 @@ def _configuration_of(build_folder: Path) -> str | None:
 
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+        files.remove_folder(path)
     else:
         path.unlink(missing_ok=True)
 

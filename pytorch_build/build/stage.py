@@ -23,8 +23,8 @@ from pytorch_build.build.gather_facts import needed_parts, observe_facts
 from pytorch_build.build.plan import plan_build, plan_environment
 from pytorch_build.build.search_paths import find_search_paths, set_search_paths
 from pytorch_build.check import Expectation, Finding, findings_table, require_no_errors
-from pytorch_build.check.policy import load_policy
-from pytorch_build.check.run import CheckOptions, check_built_wheel, loader_libraries
+from pytorch_build.check.policy import CheckOptions, load_policy
+from pytorch_build.check.run import check_built_wheel, loader_libraries
 from pytorch_build.sdk import ask_sdk, link_rocm
 from pytorch_build.sources.git import Repository
 from pytorch_build.split.split_wheel import split_wheel

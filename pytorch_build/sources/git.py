@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -420,7 +419,7 @@ class Reader:
                 if not is_damaged(repository):
                     raise
                 console.say(f"{path} is damaged; it is made anew.")
-                shutil.rmtree(path)
+                files.remove_folder(path)
                 _prepare(repository, origin, address, commit)
                 return read(repository)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from core import console
+from core import console, files
 from core.errors import ProcessError, SourceError
 from pytorch_build.sources.git import TRANSFER_SECONDS, Repository, git_reason, reach_hint
 
@@ -105,7 +105,7 @@ def remove_former_submodules(folders: Iterable[Path], git: Repository) -> None:
     current_folders = {submodule.path for submodule in submodules(git)}
     for folder in folders:
         if folder not in current_folders and (folder / ".git").is_file():
-            shutil.rmtree(folder)
+            files.remove_folder(folder)
 
 
 def _remove_broken_clones(git: Repository) -> None:

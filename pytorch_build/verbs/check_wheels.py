@@ -16,8 +16,8 @@ from core.status import Pending, Status, UpToDate
 from core.wheel import parse_wheel_name
 from pytorch_build.check import Expectation, Finding, findings_json, findings_table, require_no_errors
 from pytorch_build.check.expected import expectations, machine_libraries
-from pytorch_build.check.policy import load_policy
-from pytorch_build.check.run import CheckOptions, check_wheels, find_wheels, loader_libraries
+from pytorch_build.check.policy import CheckOptions, load_policy
+from pytorch_build.check.run import check_wheels, find_wheels, loader_libraries
 from pytorch_build.context import Context, context
 from rocm_packaging.packages.layouts import host_distribution
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from core import console
 from core.cli.options import GROUP_OPTIONS, RUN_OPTIONS, common_from, environment, source_date_epoch
-from pytorch_build.check import dlls, require_no_errors
+from pytorch_build.check import require_no_errors
 from pytorch_build.check.expected import expectations
 from pytorch_build.check.run import check_wheel, find_wheels
 from pytorch_build.check.wheel_set import distribution_of
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
     for wheel in wheels:
         if platform_of(wheel) == "windows":
             findings = check_wheel(wheel)
-            require_no_errors(finding for finding in findings if finding.check == dlls.CHECK)
+            require_no_errors(finding for finding in findings if finding.check == "dll")
             rows.append((wheel.name, "win_amd64", "every DLL that it needs is there"))
             continue
 

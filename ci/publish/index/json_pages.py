@@ -20,13 +20,13 @@ from functools import lru_cache
 from typing import Any
 
 from ci.publish.index.files import (
-    DescribedFile,
     PageFile,
     RecordedFile,
     StoredFile,
     distinct_versions,
 )
-from ci.publish.index.names import relative_address
+from ci.publish.index.names import read_name, relative_address
+from core.errors import WheelError
 from core.stores import Content, join_content
 
 API_VERSION = "1.1"
@@ -98,7 +98,7 @@ def write_project_page(project: str, page_files: Sequence[PageFile]) -> bytes:
     return f"{head}{_FILES_START}{files}{_FILES_END}".encode()
 
 
-def read_project_page(content: bytes) -> Sequence[DescribedFile] | None:
+def read_project_page(content: bytes) -> Sequence[PageFile] | None:
     """Return the files that a project's page lists; None where it is damaged, or another tool's."""
     try:
         page = json.loads(content)
@@ -107,7 +107,7 @@ def read_project_page(content: bytes) -> Sequence[DescribedFile] | None:
         if page["meta"]["_files-digest"] != digest_of([files]):
             return None
         return [_file_from_json(file) for file in page["files"]]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, WheelError):
         return None
 
 
@@ -125,7 +125,7 @@ def digest_of(content: Iterable[bytes | memoryview]) -> str:
 
 
 def _file_to_json(page_file: PageFile) -> Mapping[str, Any]:
-    recorded_file, stored_file, _version, _version_text, yank_reason = page_file
+    recorded_file, stored_file, _name, yank_reason = page_file
     file: dict[str, Any] = {
         "filename": stored_file.filename,
         "url": f"../../{relative_address(stored_file.filename)}",
@@ -147,7 +147,7 @@ def _file_to_json(page_file: PageFile) -> Mapping[str, Any]:
     return file
 
 
-def _file_from_json(file: Mapping[str, Any]) -> DescribedFile:
+def _file_from_json(file: Mapping[str, Any]) -> PageFile:
     metadata = file.get("core-metadata", {})
     recorded_file = RecordedFile(
         filename=file["filename"],
@@ -165,7 +165,10 @@ def _file_from_json(file: Mapping[str, Any]) -> DescribedFile:
         sidecar_etag=file.get("_metadata-etag"),
     )
 
-    return DescribedFile(recorded_file, stored_file)
+    yank_reason = file.get("yanked")
+    if yank_reason is True:
+        yank_reason = ""
+    return PageFile(recorded_file, stored_file, read_name(stored_file.filename), yank_reason)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ci.promote import promotion
+from ci.promote import documents
 from core.cli.options import ROOT
 from core.errors import StoreError
 from core.stores.location import open_store
@@ -54,7 +54,7 @@ def test_copies_on_the_server(run_store: Store, s3: S3Client, monkeypatch: pytes
         head = s3.head_object(Bucket="therock-nightly-python", Key=file.key)
         assert head["CacheControl"] == "public, max-age=31536000, immutable"
         assert head["ContentType"] in {"application/zip", "application/gzip"}
-    assert promotion.unfinished(bucket) == []
+    assert documents.unfinished(bucket) == []
 
 
 @pytest.mark.usefixtures("run_store")

@@ -19,8 +19,7 @@ from pytorch_build.build import machine, stage, toolchain
 from pytorch_build.build.build import perform
 from pytorch_build.build.facts import BuildFacts
 from pytorch_build.check import Expectation, Finding
-from pytorch_build.check.policy import Policy
-from pytorch_build.check.run import CheckOptions
+from pytorch_build.check.policy import CheckOptions, Policy
 from pytorch_build.sdk import RocmSdk
 from pytorch_build.sources.trees import Tree
 from tests.kit.builds import (
