@@ -13,7 +13,15 @@ from ci.promote.staging import choose_files, plan_staging, require_samples, stag
 from ci.publish.batches import print_files
 from ci.publish.buckets import buckets, takes_samples
 from core import console
-from core.cli.options import Common, add_group, common_from, named_store, split_list
+from core.cli.options import (
+    GROUP_OPTIONS,
+    RUN_OPTIONS,
+    Common,
+    add_group,
+    common_from,
+    named_store,
+    split_list,
+)
 from core.run import artifact_groups
 from core.run.locations import distribution_store
 from core.stores import Store
@@ -22,6 +30,8 @@ from pytorch_build.refs.torch_refs import load_refs
 
 # Copies wait for the server, and keep neither this machine's network nor its processors busy.
 JOBS = 32
+
+COMMON_OPTIONS = (*GROUP_OPTIONS, *RUN_OPTIONS, "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
