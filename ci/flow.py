@@ -79,10 +79,10 @@ def _require_components(ref: TorchRef, platform: Platform) -> None:
     """Refuse a ref of which nothing is built on a platform, before what it needs of a machine is missed."""
     if ref.components:
         return
-    hint = "Choose another ref: docs/support.md lists what is built on each platform."
-    if ref.rocm_version:
-        hint = f"Its ROCm packages are made there: nox -s build_rocm -- --torch-ref {ref.name}"
-    raise UsageError(f"Nothing of {ref.name} is built on {platform}.", hint=hint)
+    raise UsageError(
+        f"Nothing of {ref.name} is built on {platform}.",
+        hint="Choose another ref: docs/support.md lists what is built on each platform.",
+    )
 
 
 def run_steps(

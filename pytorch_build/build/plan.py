@@ -200,7 +200,7 @@ def shared_variables(
     }
     if facts.rocm:
         env |= _rocm_variables(inputs, facts.rocm)
-    env |= platform.compiler_settings(facts.rocm.root if facts.rocm else None)
+    env |= platform.compiler_settings(facts.rocm.root if facts.rocm else None, facts.user_env)
     env |= facts.compiler_flags()
     env |= launcher_env(
         facts.compiler_cache,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from core import console, process
-from core.cli.options import Common, add_platform, common_from, environment
+from core.cli.options import GROUP_OPTIONS, RUN_OPTIONS, Common, add_platform, common_from, environment
 from core.env import Interpreter, engines, require
 from core.errors import EnvironmentSetupError, UsageError, nearest
 from core.run import stage, this_platform
@@ -23,6 +23,8 @@ from pytorch_build.context import Context, add_source_options, find_context, mir
 from pytorch_build.lock.stored import serving_lock, with_components
 from pytorch_build.sdk import add_rocm_options, rocm_options_from
 from pytorch_build.sources.snapshots import require_checkout
+
+COMMON_OPTIONS = ("torch-ref", *GROUP_OPTIONS, *RUN_OPTIONS, "python", "force", "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

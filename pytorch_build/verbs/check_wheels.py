@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from core import console
-from core.cli.options import Common, common_from
+from core.cli.options import GROUP_OPTIONS, RUN_OPTIONS, Common, common_from
 from core.errors import MissingInputError
 from core.modes import refuse_options
 from core.run import group_name, records
@@ -20,6 +20,8 @@ from pytorch_build.check.policy import CheckOptions, load_policy
 from pytorch_build.check.run import check_wheels, find_wheels, loader_libraries
 from pytorch_build.context import Context, find_context
 from rocm_packaging.packages.layouts import host_distribution
+
+COMMON_OPTIONS = ("torch-ref", *GROUP_OPTIONS, *RUN_OPTIONS, "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console
-from core.cli.options import common_from, split_list
+from core.cli.options import RUN_OPTIONS, common_from, split_list
 from core.errors import UsageError
 from core.status import Pending, Status, UpToDate
 from pytorch_build.components import COMPONENTS
@@ -25,6 +25,8 @@ from pytorch_build.verbs.resolve import context_of_sources
 if TYPE_CHECKING:
     from pytorch_build.lock.source_lock import SourceLock
     from pytorch_build.sources.checkout import SourceTree
+
+COMMON_OPTIONS = ("torch-ref", "gpu-family", *RUN_OPTIONS, "force")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

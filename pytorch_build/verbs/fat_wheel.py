@@ -6,7 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from core import console, files
-from core.cli.options import Common, common_from, environment, source_date_epoch, split_list
+from core.cli.options import (
+    GROUP_OPTIONS,
+    RUN_OPTIONS,
+    Common,
+    common_from,
+    environment,
+    source_date_epoch,
+    split_list,
+)
 from core.errors import MissingInputError, UsageError
 from core.families import gpu_targets
 from core.packages.candidates import with_digest
@@ -20,6 +28,8 @@ from rocm_packaging.origin import choose_for_bundles
 from rocm_packaging.packages.layouts import device_target, serves
 
 _SHOWN_USERS = 3
+
+COMMON_OPTIONS = ("torch-ref", *GROUP_OPTIONS, *RUN_OPTIONS, "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -3,12 +3,14 @@
 import argparse
 
 from core import console
-from core.cli.options import common_from, environment
+from core.cli.options import GROUP_OPTIONS, RUN_OPTIONS, common_from, environment
 from core.env import installer, require
 from core.env.locks import locked_call
 from core.errors import UsageError
 from pytorch_build.context import find_context
 from pytorch_build.sdk import add_rocm_options, ask_sdk, find_source, find_version, rocm_options_from
+
+COMMON_OPTIONS = ("torch-ref", *GROUP_OPTIONS, *RUN_OPTIONS, "python", "force")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from core import console
-from core.cli.options import common_from, environment, source_date_epoch
+from core.cli.options import GROUP_OPTIONS, RUN_OPTIONS, common_from, environment, source_date_epoch
 from pytorch_build.check import require_no_errors
 from pytorch_build.check.expected import expectations
 from pytorch_build.check.run import check_wheel, find_wheels
@@ -15,6 +15,8 @@ from pytorch_build.standalone.fat import platform_of
 from pytorch_build.standalone.portable import analyse, repair
 from pytorch_build.verbs.check_wheels import run_wheels
 from rocm_packaging.packages.layouts import host_distribution
+
+COMMON_OPTIONS = ("torch-ref", *GROUP_OPTIONS, *RUN_OPTIONS, "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console
-from core.cli.options import Common, common_from, environment
+from core.cli.options import RUN_OPTIONS, Common, common_from, environment
 from core.errors import UsageError
 from core.families import CPU, gpu_targets
 from core.run import Platform
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("project", "commit", "version", "from")
 _NEEDS_FAMILY = "depends on --gpu-family"
+
+COMMON_OPTIONS = ("torch-ref", "gpu-family", *RUN_OPTIONS, "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

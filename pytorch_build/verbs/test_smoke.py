@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from core import console
-from core.cli.options import add_group, common_from, environment
+from core.cli.options import GROUP_OPTIONS, RUN_OPTIONS, add_group, common_from, environment
 from core.env import require
 from core.env.locks import locked_call
 from core.packages.options import SourceOptions, options_of_tested_source
@@ -19,6 +19,8 @@ from pytorch_build.test.smoke_run import SmokeRun
 from pytorch_build.test.tested_packages import find_tested_packages, packages_of_run
 
 PASSES_REST = True
+
+COMMON_OPTIONS = ("torch-ref", *GROUP_OPTIONS, *RUN_OPTIONS, "python", "force", "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

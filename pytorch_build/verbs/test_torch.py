@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from core import console, process
-from core.cli.options import Once, add_group, common_from, environment
+from core.cli.options import GROUP_OPTIONS, RUN_OPTIONS, Once, add_group, common_from, environment
 from core.data import read_text
 from core.env import Interpreter, require
 from core.env.installer import Install
@@ -39,6 +39,8 @@ from rocm_packaging.origin import named_source, staged_source
 
 PASSES_REST = True
 CONFIGS = ("default", "distributed", "inductor")
+
+COMMON_OPTIONS = ("torch-ref", *GROUP_OPTIONS, *RUN_OPTIONS, "python", "force", "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

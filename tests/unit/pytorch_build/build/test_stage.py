@@ -285,8 +285,9 @@ def on_windows(build: SampleBuild, **base_env: str) -> SampleBuild:
         ({}, ["libuv", "openmp"]),
         ({"LIBUV_ROOT": "C:/libuv"}, ["openmp"]),
         ({"USE_DISTRIBUTED": "0"}, ["openmp"]),
+        ({"USE_OPENMP": "0"}, ["libuv"]),
     ],
-    ids=["nothing", "libuv of the user", "no distributed"],
+    ids=["nothing", "libuv of the user", "no distributed", "no OpenMP"],
 )
 def test_provides_what_torch_lacks_on_windows(
     build: SampleBuild, provided_parts: list[str], base_env: dict[str, str], names: list[str]
