@@ -19,7 +19,15 @@ from ci.report.releases import add_releases
 from ci.report.stored_runs import MOST_RUNS_BEFORE, find_previous_run, page_key
 from ci.tables import spelt
 from core import console
-from core.cli.options import GROUP_OPTIONS, RELEASE_TYPES, RUN_OPTIONS, Common, common_from, environment
+from core.cli.options import (
+    GROUP_OPTIONS,
+    RELEASE_TYPES,
+    RUN_OPTIONS,
+    Common,
+    common_from,
+    environment,
+    named_store,
+)
 from core.errors import FatalError, MissingInputError, UsageError
 from core.modes import declared_options, refuse_options
 from core.run import PLATFORMS
@@ -62,6 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     run_group.add_argument(
         "--distribution-store",
         default="",
+        type=named_store,
         metavar="STORE",
         help="where the run's wheels are staged, if not in the release type's folder or bucket",
     )
