@@ -13,7 +13,7 @@ from invoke.exceptions import Exit
 from invoke.tasks import task
 
 from core import console, process, temporary
-from core.cli.options import RELEASE_TYPES, ROOT, Common, use_config_file
+from core.cli.options import DEFAULT_STORE, RELEASE_TYPES, ROOT, Common, named_store, use_config_file
 from core.errors import FatalError, MissingInputError, UsageError, fatal, nearest
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def ci(
             gpu_family=gpu_family,
             config_file=use_config_file(optional_path(config_file)),
             run_id=run_id,
-            store=store,
+            store=store_location(store),
             release_type=release_type,
             force=force,
             dry_run=dry_run,
@@ -167,7 +167,7 @@ def change(
             torch_ref=torch_ref,
             gpu_family=gpu_family,
             config_file=use_config_file(optional_path(config_file)),
-            store=store,
+            store=store_location(store),
             force=force,
             dry_run=dry_run,
         )
@@ -257,7 +257,7 @@ def event(
 
         target = Target(
             run_id=run_id,
-            store=store,
+            store=store_location(store),
             config_file=user_file,
             force=force,
             rocm_layout=layout_of(rocm_layout),
@@ -323,10 +323,10 @@ def release(
             run_id = REHEARSAL_RUN if type == "rehearsal" else "local"
         target = Target(
             run_id=run_id,
-            store=store,
+            store=store_location(store),
             config_file=user_file,
             force=force,
-            distribution_store=distribution_store or None,
+            distribution_store=named_store(distribution_store) or None,
             rocm_layout=layout_of(rocm_layout),
         )
         flow.run_plan(
@@ -379,8 +379,8 @@ def promote(
 
         target = Target(
             run_id=run_id,
-            store=store,
-            distribution_store=distribution_store or None,
+            store=store_location(store),
+            distribution_store=named_store(distribution_store) or None,
             config_file=absolute_config_file(config_file),
         )
         job = promotion_job(
@@ -493,6 +493,11 @@ def absolute_config_file(path: str) -> str | None:
     """Use a file of the user's from now on; return its whole path, None where none is named."""
     config_file = use_config_file(optional_path(path))
     return None if config_file is None else str(config_file)
+
+
+def store_location(store: str) -> str:
+    """Return the store of run outputs; a relative one, but for the default, begins where the user stands."""
+    return store if store == DEFAULT_STORE else named_store(store)
 
 
 def optional_path(path: str) -> Path | None:

@@ -25,7 +25,7 @@ from core.errors import MissingInputError, UsageError
 from core.run import Platform, this_platform
 from core.run.locations import distribution_store, run_buckets
 from core.run.plan import Plan, RocmOrigin
-from pytorch_build.context import context
+from pytorch_build.context import find_context
 from pytorch_build.refs.torch_refs import TorchRef, torch_ref
 
 RELEASE_TYPES = ("nightly", "prerelease", "dev", "rehearsal")
@@ -51,7 +51,7 @@ def run_ref(
     if python is not None:
         require_pythons([python])
 
-    ref_context = context(common)
+    ref_context = find_context(common)
     _require_components(ref_context.ref, common.outputs.platform)
     steps, left_out = pipeline.steps_of_ref(ref_context.ref, ref_context.gpu_family)
     if rocm_layout is not None and "build_rocm" in left_out:

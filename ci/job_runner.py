@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from core import console, process, temporary
 from core.cli.failures import FailureNote
 from core.cli.options import FAILURE_FILE
 from core.errors import DataError, FatalError, ProcessError, UsageError
+from core.parallel import wait_for_futures
 from core.shell import command_line
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def run_all(
             if not running:
                 names = ", ".join(job.name for job in waiting)
                 raise DataError(f"No job can run: {names} need jobs that the flow does not have.")
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
+            for future in wait_for_futures(running, return_when=FIRST_COMPLETED):
                 job, started = running.pop(future)
                 outcomes[job.name] = _outcome_of(job, future, time.monotonic() - started)
 

@@ -215,7 +215,10 @@ def _closing_job(
     kind: Literal["test_report", "summary"], target: Target, jobs: Sequence[Job], *, requires: Requirement
 ) -> Job:
     """Return a job that reports on others, so it runs after failed ones, too."""
-    options = FlowOptions(common=target.run_options, by_topic={"store": target.store_options})
+    options = FlowOptions(
+        common=target.run_options,
+        by_topic={"store": target.store_options, "distribution": target.distribution_options},
+    )
     calls = pipeline.nox_calls(pipeline.steps_of_job(kind), options)
     name = "report" if kind == "summary" else kind
     return Job(name=name, kind=kind, calls=tuple(calls), needs=_names(jobs), requires=requires)

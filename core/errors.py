@@ -116,6 +116,10 @@ class MachineError(FatalError, exit_code=17):
 
 
 _OTHER_RIGHTS = "Change its rights, or name another folder."
+_ERROR_ACCESS_DENIED = 5  # of <winerror.h>: rights, or a DLL that a program has loaded
+_ERROR_SHARING_VIOLATION = 32
+# MAX_PATH of <windef.h>; folders must leave room for a name of 8.3 letters.
+_LONGEST_WINDOWS_FOLDER = 260 - 12
 _REMEDIES = {
     errno.ENOSPC: "Free space on the disk.",
     errno.EDQUOT: "Free space: the quota on this disk is used up.",
@@ -132,9 +136,33 @@ _REMEDIES = {
 
 def remedy(problem: OSError) -> str:
     """Return what to do where the machine refuses a file; "" where the reason alone does not tell."""
+    if sys.platform == "win32":
+        windows_remedy = remedy_on_windows(problem, getattr(problem, "winerror", None))
+        if windows_remedy is not None:
+            return windows_remedy
     if problem.errno is None:
         return ""
     return _REMEDIES.get(problem.errno, "")
+
+
+def remedy_on_windows(problem: OSError, number: int | None) -> str | None:
+    """Return what to do about an error of Windows, by its number; None where it is as elsewhere."""
+    if number == _ERROR_SHARING_VIOLATION:
+        return "Another program has it open: end that one, and run the same command again."
+    if number == _ERROR_ACCESS_DENIED:
+        return (
+            f"{_OTHER_RIGHTS} Of a DLL or program in use: end what runs it, and run the same command again."
+        )
+
+    # Windows says of such a path that it does not exist.
+    lengths = [len(str(name)) for name in (problem.filename, problem.filename2) if name is not None]
+    is_too_long = max(lengths, default=0) >= _LONGEST_WINDOWS_FOLDER
+    if is_too_long and problem.errno in {errno.ENOENT, errno.EINVAL, errno.ENAMETOOLONG}:
+        return (
+            "Its path is longer than Windows allows by default (260 characters): use a folder with a shorter "
+            "path, or set LongPathsEnabled in the registry."
+        )
+    return None
 
 
 # What is said of a file that is not as it has to be; other files may be.

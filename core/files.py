@@ -10,7 +10,7 @@ import stat
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -44,8 +44,8 @@ def open_regular(path: Path, *, largest: int) -> BinaryIO:
     """
     try:
         stream = os.fdopen(os.open(path, _OPENING), "rb")
-    except FileNotFoundError:
-        raise MissingInputError(f"{path} does not exist.") from None
+    except FileNotFoundError as problem:
+        raise MissingInputError(f"{path} does not exist.", hint=remedy(problem)) from None
     except IsADirectoryError:
         raise _refusal(path, "is a folder, not a file") from None
     except OSError as problem:
@@ -220,6 +220,21 @@ def replaced(folder: Path) -> Iterator[Path]:
         fresh.rename(folder)
 
 
+def remove_folder(folder: Path) -> None:
+    """Remove a folder that has to go, also what is read-only there, as git's objects are.
+
+    Raises:
+        MachineError: A file is in use, or the folder's owner is another one.
+    """
+    try:
+        shutil.rmtree(folder, onerror=temporary.retry_with_rights)
+    except OSError as problem:
+        raise MachineError(
+            f"{problem.filename or folder} could not be removed: {problem.strerror or problem}.",
+            hint=remedy(problem),
+        ) from problem
+
+
 @cache
 def path_pattern(glob: str) -> re.Pattern[str]:
     """Compile a glob: ``**/`` is any folders, ``**`` anything, ``*`` and ``?`` stay in one folder."""
@@ -267,11 +282,11 @@ def workspace(parent: Path) -> Iterator[Path]:
         try:
             yield folder
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            temporary.remove_tree(folder)
     lock.unlink(missing_ok=True)
 
 
-def sweep(parent: Path, clean: Callable[[Path], object] = shutil.rmtree) -> None:
+def sweep(parent: Path) -> None:
     """Take away the workspaces below `parent` whose processes are gone; one that cannot go yet stays."""
     for lock in parent.glob("*.lock"):
         from filelock import FileLock, Timeout
@@ -279,5 +294,9 @@ def sweep(parent: Path, clean: Callable[[Path], object] = shutil.rmtree) -> None
         folder = lock.with_suffix("")
         with suppress(OSError, Timeout), FileLock(lock, timeout=0):
             if folder.exists():
-                clean(folder)
+                shutil.rmtree(folder, onerror=temporary.retry_with_rights)
             temporary.unlink_held_lock(lock)
+        if folder.exists():
+            # By it the next sweep finds the folder, and Windows has removed it with the lock's release.
+            with suppress(OSError):
+                lock.touch()

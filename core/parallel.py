@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -11,6 +11,8 @@ from core import console
 from core.errors import REFUSALS, STOPPING, FatalError, raise_refusals
 
 JOBS = 16
+# Before Python 3.14, Ctrl-C does not end a wait on Windows (https://github.com/python/cpython/issues/125541).
+_LOOK_SECONDS = 0.2
 _LOCK = threading.Lock()
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -31,7 +33,7 @@ def map_in_threads(
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         try:
             futures = [pool.submit(action, item) for item in items]
-            wait(futures, return_when=FIRST_EXCEPTION)
+            wait_for_futures(futures, return_when=FIRST_EXCEPTION)
         except KeyboardInterrupt:
             STOPPING.set()
             raise
@@ -43,6 +45,19 @@ def map_in_threads(
         if not future.cancelled():
             future.result()
     return [future.result() for future in futures]
+
+
+def wait_for_futures(futures: Iterable[Future[Result]], *, return_when: str) -> set[Future[Result]]:
+    """Wait as `concurrent.futures.wait` does, and let Ctrl-C end it on every system; return what is done."""
+    running = set(futures)
+    done: set[Future[Result]] = set()
+    while running:
+        newly_done, running = wait(running, timeout=_LOOK_SECONDS, return_when=return_when)
+        done |= newly_done
+        has_failure = any(future.exception() is not None for future in newly_done)
+        if has_failure or (newly_done and return_when == FIRST_COMPLETED):
+            break
+    return done
 
 
 def judge_in_threads(

@@ -176,17 +176,22 @@ def _folders_in(journal: Path) -> Sequence[Path]:
     return [path for path in paths if _NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
 
 
-_ErrorInfo = tuple[type[BaseException], BaseException, TracebackType]
+ErrorInfo = tuple[type[BaseException], BaseException, TracebackType]
 
 
 def remove_tree(path: Path) -> None:
     """Remove a folder as far as the system allows, also what forbids it by its rights alone."""
 
-    def change_rights(function: Callable[[str], object], name: str, _error: _ErrorInfo) -> None:
+    def retry(function: Callable[[str], object], name: str, error: ErrorInfo) -> None:
         # What is gone is gone, and what is in use stays.
         with suppress(OSError):
-            for changed in (os.path.dirname(name), name):  # noqa: PTH120 - a text, as `function` takes it
-                os.chmod(changed, stat.S_IRWXU)  # noqa: PTH101
-            function(name)
+            retry_with_rights(function, name, error)
 
-    shutil.rmtree(path, onerror=change_rights)
+    shutil.rmtree(path, onerror=retry)
+
+
+def retry_with_rights(function: Callable[[str], object], name: str, _error: ErrorInfo) -> None:
+    """Remove a file or folder whose rights forbid it, for `shutil.rmtree`: on Windows what is read-only."""
+    for changed in (os.path.dirname(name), name):  # noqa: PTH120 - a text, as `function` takes it
+        os.chmod(changed, stat.S_IRWXU)  # noqa: PTH101
+    function(name)

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from ci.cleanup.pages import listed_keys
 from ci.cleanup.units import DeletionUnit, find_units, pinned_units
 from ci.promote import documents
-from ci.promote.promotion import unfinished
+from ci.promote.documents import unfinished
 from ci.publish.index.names import SIDECAR_SUFFIX
 from core import parallel
 from core.data import Model, data_file

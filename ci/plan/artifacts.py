@@ -1,7 +1,6 @@
 """A run's artifacts: found in a store, chosen for a GPU family, fetched and extracted side by side."""
 
 import os
-import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -286,7 +285,7 @@ def fetch(
 
     with files.locked(folder / LOCK, what=str(folder)):
         for path in (*_outdated_folders(fetch_plan, folder), *folder.glob(".*.part")):
-            shutil.rmtree(path)
+            files.remove_folder(path)
         files.write_text(folder / INCOMPLETE, "Fetching artifacts into this folder has not ended.\n")
 
         with transfer(title, size=total) as screen:

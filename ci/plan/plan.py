@@ -16,6 +16,7 @@ from ci.plan.missing_tests import notes_on_missing_tests
 from core.cell import Cell
 from core.data import in_force
 from core.errors import DataError, UsageError, nearest
+from core.families import CPU, gpu_targets
 from core.run import Platform
 from core.run.plan import (
     FETCH,
@@ -23,24 +24,21 @@ from core.run.plan import (
     LeftOut,
     Plan,
     PlanEvent,
+    PlannedGroup,
     PlannedJob,
     RocmPackages,
     Stage,
-    Variant,
     matrices,
 )
 from pytorch_build.components import COMPONENTS, with_required
 from pytorch_build.lock.versions import python_tag
 from rocm_packaging.packages.versions import compute
-from rocm_packaging.sample.facts import FAMILIES, TARGETS
-from rocm_packaging.sample_refs import SAMPLE
 
 if TYPE_CHECKING:
     from ci.plan.decisions import Question
     from ci.plan.families import Build
     from pytorch_build.refs.torch_refs import TorchRef
 
-_SAMPLE_TARGETS = frozenset(TARGETS)
 _PACKAGE_ROCM = ("build_rocm", "check_rocm")
 
 
@@ -79,11 +77,10 @@ def plan(question: Question) -> Plan:
         reason = f"{pytorch.reason}, but no family in the plan has it"
         pytorch = Decision(value=False, reason=reason)
 
-    variants: list[Variant] = []
+    groups: list[PlannedGroup] = []
     for build in builds:
-        group = (build.variant.platform, build.variant.artifact_group)
-        update = {"build_pytorch": group in groups_with_pytorch}
-        variants.append(build.variant.model_copy(update=update))
+        builds_pytorch = (build.group.platform, build.group.artifact_group) in groups_with_pytorch
+        groups.append(build.group.model_copy(update={"build_pytorch": builds_pytorch}))
 
     whole_plan = Plan(
         event=_plan_event(question),
@@ -98,7 +95,7 @@ def plan(question: Question) -> Plan:
         test_labels=planner.test_labels,
         store=store,
         rocm=_rocm_packages(question, is_brought_along=planner.ref_with_rocm is not None),
-        variants=tuple(variants),
+        variants=tuple(groups),
         jobs=tuple(planner.jobs),
         left_out=tuple(planner.left_out),
         notes=tuple(_notes(question)),
@@ -229,22 +226,24 @@ class _JobPlanner:
     jobs: list[PlannedJob] = field(default_factory=list)
 
     def leave_out_without_rocm(self, builds: Sequence[Build]) -> Sequence[Build]:
-        """Return the builds for whose GPUs there is ROCm; the one that refs bring along is for some alone."""
-        if self.ref_with_rocm is None:
+        """Return the builds for whose GPUs there is ROCm; the one that a ref brings along may be for some."""
+        ref = self.ref_with_rocm
+        if ref is None or not ref.rocm_families:
             return builds
 
+        targets = frozenset(gpu_targets(";".join(ref.rocm_families)))
         builds_with_rocm: list[Build] = []
         for build in builds:
-            if build.has_rocm and not _SAMPLE_TARGETS.issuperset(build.variant.gpu_targets):
-                self._leave_out(build.words, "the sample has no ROCm for it")
+            if build.has_rocm and not targets.issuperset(build.group.gpu_targets):
+                self._leave_out(build.words, f"torch ref {ref.name} has no ROCm for it")
             else:
                 builds_with_rocm.append(build)
 
         if builds and not builds_with_rocm:
             names = ", ".join(build.words for build in builds)
             raise UsageError(
-                f"The sample has no ROCm for {names}.",
-                hint=f"Choose another with --gpu-family: {', '.join(FAMILIES)}, cpu.",
+                f"Torch ref {ref.name} has no ROCm for {names}.",
+                hint=f"Choose another with --gpu-family: {', '.join((*ref.rocm_families, CPU))}.",
             )
         return builds_with_rocm
 
@@ -281,8 +280,8 @@ class _JobPlanner:
                 build,
                 "build_rocm",
                 sessions=self._rocm_sessions,
-                runner=build.variant.build_runner,
-                cell=Cell(gpu_family=build.family.name, torch_ref=self.ref_with_rocm),
+                runner=build.group.build_runner,
+                cell=Cell(gpu_family=build.family.name, torch_ref=self._name_of_ref_with_rocm),
             )
             self.jobs.append(job)
 
@@ -293,13 +292,17 @@ class _JobPlanner:
         return (FETCH, *_PACKAGE_ROCM)
 
     @property
-    def ref_with_rocm(self) -> str | None:
-        """The ref that brings artifacts of ROCm along, where all refs are built on these: the sample."""
+    def ref_with_rocm(self) -> TorchRef | None:
+        """The first ref, where all refs bring artifacts of ROCm along, as the sample does."""
         refs = self.question.refs["linux"]
         for name in self._ref_names:
             if name not in refs or not refs[name].rocm_version:
                 return None
-        return SAMPLE
+        return refs[self._ref_names[0]]
+
+    @property
+    def _name_of_ref_with_rocm(self) -> str | None:
+        return None if self.ref_with_rocm is None else self.ref_with_rocm.name
 
     @property
     def _ref_names(self) -> Sequence[str]:
@@ -321,11 +324,11 @@ class _JobPlanner:
         for python in self._pythons:
             python_tag(python)  # refuses what is not a version of Python
 
-        platform = build.variant.platform
+        platform = build.group.platform
         combinations = expand(
             pythons=self._pythons,
             refs=[self._ref(name, platform) for name in self._ref_names],
-            gpu_families=(build.variant.gpu_family,),
+            gpu_families=(build.group.gpu_family,),
             platform=platform,
             exclusions=self._matrix.exclude,
         )
@@ -359,7 +362,7 @@ class _JobPlanner:
             build,
             "build_pytorch",
             sessions=sessions,
-            runner=build.variant.build_runner,
+            runner=build.group.build_runner,
             cell=cell,
         )
 
@@ -378,7 +381,7 @@ class _JobPlanner:
                 raise UsageError(f"Unknown component {component!r}. {nearest(component, COMPONENTS)}")
             row = LeftOut(
                 what=f"{component} of {ref.name}",
-                reason=f"not built on {build.variant.platform}",
+                reason=f"not built on {build.group.platform}",
             )
             # Every Python and family lacks it, too.
             if component not in ref.components and row not in self.left_out:
@@ -407,7 +410,7 @@ class _JobPlanner:
 
     def _add_rocm_test(self, build: Build) -> None:
         job_in_words = f"test_rocm, {build.words}"
-        sessions = self._test_sessions("test_rocm", build.variant.platform)
+        sessions = self._test_sessions("test_rocm", build.group.platform)
         obstacle = self._obstacle_to_test(build, sessions)
         if obstacle is not None:
             self._leave_out(job_in_words, obstacle)
@@ -425,7 +428,7 @@ class _JobPlanner:
             runner=machine.label,
             cell=Cell(
                 gpu_family=build.family.name,
-                torch_ref=self.ref_with_rocm,
+                torch_ref=self._name_of_ref_with_rocm,
                 python=self._pythons[0],
             ),
         )
@@ -469,7 +472,7 @@ class _JobPlanner:
         test: Test,
     ) -> None:
         """Add one kind of upstream's tests of torch: for each ref a job for every part of them."""
-        platform = build.variant.platform
+        platform = build.group.platform
         obstacle = self._obstacle_to_torch_test(build, name, test)
         if obstacle is not None:
             self._leave_out(f"test_torch {test.config}, {build.words}", obstacle)
@@ -495,7 +498,7 @@ class _JobPlanner:
         test: Test,
     ) -> str | None:
         """Return why one kind of upstream's tests is not run for a build."""
-        platform = build.variant.platform
+        platform = build.group.platform
         if test.platforms and platform not in test.platforms:
             return f"tested on {' and '.join(test.platforms)} only"
 
@@ -548,12 +551,12 @@ class _JobPlanner:
         """Return the first reason why a build is not tested; None where it is."""
         if not self.upload.value:
             return f"nothing is uploaded that it could install: {self.upload.reason}"
-        if build.variant.expect_failure:
+        if build.group.expect_failure:
             return "its ROCm packages are expected to fail"
 
         tested_on = build.build_variant.tested_on
         if tested_on and self.question.event.name not in tested_on:
-            return f"{build.variant.build_variant} is tested on {' and '.join(tested_on)} only"
+            return f"{build.group.build_variant} is tested on {' and '.join(tested_on)} only"
         if not sessions:
             return f"none of its tests is of test type {self.test_type}"
 
@@ -595,8 +598,8 @@ class _JobPlanner:
         cell: Cell,
     ) -> PlannedJob:
         """Return the job of a cell of a build; it is expected to fail where a row of the data says so."""
-        variant = build.variant
-        reason = variant.reason
+        group = build.group
+        reason = group.reason
         if not stage.endswith("rocm"):
             reason += f"; {self.pytorch.reason}"
 
@@ -614,21 +617,21 @@ class _JobPlanner:
             reason += f"; GitHub ends a job on {runner} after six hours"
 
         return PlannedJob(
-            name=_job_name(variant.artifact_group, cell),
-            platform=variant.platform,
+            name=_job_name(group.artifact_group, cell),
+            platform=group.platform,
             stage=stage,
             sessions=tuple(sessions),
             runner=runner,
-            gpu_family=variant.gpu_family,
-            artifact_group=variant.artifact_group,
-            build_variant=variant.build_variant,
+            gpu_family=group.gpu_family,
+            artifact_group=group.artifact_group,
+            build_variant=group.build_variant,
             python=cell.python,
             torch_ref=cell.torch_ref,
             config=cell.config,
             shard=cell.shard,
             hosted=is_hosted,
             without_gpu=stage.startswith("test_") and not self.question.data.runners.has_gpu(runner),
-            expect_failure=variant.expect_failure or failure is not None,
+            expect_failure=group.expect_failure or failure is not None,
             reason=reason,
         )
 

@@ -29,7 +29,8 @@ from core.wheel.editor import edit_sdist, edit_wheel
 from core.wheel.record import Tap, verify_record
 from core.wheel.writer import WrittenFile
 from pytorch_build.check import Expectation, require_no_errors
-from pytorch_build.check.run import CheckOptions, check_wheel
+from pytorch_build.check.policy import CheckOptions
+from pytorch_build.check.run import check_wheel
 from pytorch_build.components import COMPONENTS
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _expectations(
 
 
 def rewrite_candidate(
-    bucket: Store,
+    store: Store,
     candidates: Sequence[PromotedFile],
     change: RocmChange,
     scratch: Path,
@@ -118,7 +119,7 @@ def rewrite_candidate(
 
         with console.group(f"rewrite {artifact_group}: {change.old} -> {change.new}"):
             folder = scratch / artifact_group
-            paths = _fetch_files(bucket, list(files_by_name.values()), folder / change.old)
+            paths = _fetch_files(store, list(files_by_name.values()), folder / change.old)
             written_files = rewrite_set(paths, folder / change.new, change, expected=expectations)
 
         for file_change, written_file in written_files.items():
@@ -167,15 +168,15 @@ def _put_file(
 
 
 def _fetch_files(
-    bucket: Store,
+    store: Store,
     candidates: Sequence[PromotedFile],
     folder: Path,
 ) -> Sequence[Path]:
     def fetch_file(candidate: PromotedFile) -> Path:
-        path = bucket.fetch(candidate.staged_key, folder)
+        path = store.fetch(candidate.staged_key, folder)
         if files.sha256(path) != candidate.staged_sha256:
             raise StoreError(
-                f"{candidate.staged_key} in {bucket.url} was replaced after the decision.",
+                f"{candidate.staged_key} in {store.url} was replaced after the decision.",
                 hint="Find out who replaced it, then test and promote again.",
             )
         return path

@@ -13,10 +13,12 @@ from core import console, parallel
 from core.cell import GroupCell
 from core.data import AnyModel, Model, OptionalText, parse_json
 from core.errors import MissingInputError, StoreError
+from core.files import digest_of
 from core.run import Platform, key_name, locations
-from core.run.records import FileRecord
+from core.run.records import FileRecord, Record
 from core.stores import PutResult, Store
 from core.wheel.distributions import SIDECAR
+from pytorch_build.test.record import parse_record
 
 STAGING = locations.STAGING
 RELEASE = "v2"
@@ -42,6 +44,35 @@ def digest_document(key: str, content: bytes) -> DocumentDigest:
     return DocumentDigest(
         key=key,
         sha256=hashlib.sha256(content).hexdigest(),
+    )
+
+
+# What a run has
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRecord:
+    """A record, and where it was read."""
+
+    record: Record
+    document: DocumentDigest
+
+    @property
+    def files(self) -> tuple[FileRecord, ...]:
+        """The files that it names, if the step was successful."""
+        return self.record.files if self.record.status == "ok" else ()
+
+    @property
+    def is_build(self) -> bool:
+        """Whether it is of a step that built its files."""
+        return self.record.stage.startswith("build_")
+
+
+def parse_stored_record(key: str, content: bytes) -> StoredRecord:
+    """Parse a record that was read."""
+    return StoredRecord(
+        record=parse_record(content, where=key),
+        document=digest_document(key, content),
     )
 
 
@@ -205,7 +236,7 @@ class Refusal(Model):
     @property
     def key(self) -> str:
         """Key of the document, which the next refusal replaces."""
-        return f"{REFUSALS}/{self.family}/{self.set_name}-{self.platform}.json"
+        return refusal_key(self.set_name, self.family, self.platform)
 
     @property
     def notice(self) -> Notice:
@@ -216,6 +247,12 @@ class Refusal(Model):
             text=f"{self.by} was refused its promotion at {self.refused}, for {reasons}:",
             lines=self.reasons,
         )
+
+
+def identity_of(promoted: Sequence[PromotedFile]) -> str:
+    """Digest what is promoted: target keys and the bytes that were tested; not who, when or why."""
+    tested_bytes = [(file.key, file.staged_sha256) for file in promoted]
+    return digest_of(sorted(tested_bytes))[:16]
 
 
 # Where it lies
@@ -235,6 +272,11 @@ def manifests(area: str, artifact_group: str | None = None) -> str:
 def staging_record_key(artifact_group: str, run_prefix: str) -> str:
     """Return the key of the record of what was staged of the run with this prefix."""
     return f"{manifests(STAGING, artifact_group)}/{key_name(run_prefix)}.json"
+
+
+def refusal_key(set_name: str, artifact_group: str, platform: Platform) -> str:
+    """Return the key of why a set of an artifact group is not released."""
+    return f"{REFUSALS}/{artifact_group}/{set_name}-{platform}.json"
 
 
 def list_keys(
@@ -346,6 +388,23 @@ def staging_records(
     return records
 
 
+def decisions(store: Store, set_name: str = "") -> Sequence[Decision]:
+    """Read the promotions that were completed: of all sets, or of one."""
+    keys = list_keys(store, f"{DECISIONS}/{set_name}")
+    return [read(store, key, Decision) for key in keys]
+
+
+def unfinished(store: Store, set_name: str = "") -> Sequence[Decision]:
+    """Read the promotions that are running, or were interrupted: of all sets, or of one."""
+    intents: list[Decision] = []
+    for key in list_keys(store, f"{INTENTS}/{set_name}"):
+        if key.endswith(".json"):
+            intent = find(store, key, Decision)
+            if intent is not None:
+                intents.append(intent)
+    return intents
+
+
 def refusals(store: Store, artifact_group: str) -> Sequence[Refusal]:
     """Read why sets of a group were not released; those that somebody removes meanwhile are left out."""
     keys = list_keys(store, f"{REFUSALS}/{artifact_group}", recursive=False)
@@ -414,7 +473,7 @@ def write_pages(
         strict=False,
     )
 
-    unlisted = [f"{file.key}: {file.reason}" for file in update.held_back_files if file.key in expected]
+    unlisted = [f"{key}: {reason}" for key, reason in update.held_back_files.items() if key in expected]
     if unlisted:
         raise StoreError(
             f"Not listed in {store.url}/{group_folder}:\n" + "\n".join(unlisted),

@@ -3,23 +3,236 @@
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cached_property
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from ci.github import first_line
 from ci.promote import documents
-from ci.promote.documents import DocumentDigest, Reason, StagedFile, StagedLock, StagingRecord
-from ci.promote.runs import CompletedTest, RecordedGroup, find_lock, read_group
+from ci.promote.documents import (
+    DocumentDigest,
+    Evidence,
+    Reason,
+    StagedFile,
+    StagedLock,
+    StagingRecord,
+    StoredRecord,
+    digest_document,
+    list_keys,
+    parse_stored_record,
+)
 from core import parallel
 from core.cell import GroupCell, python_of_tag
 from core.errors import MissingInputError, nearest
+from core.families import families, group_families
 from core.packages.candidates import candidate_named, requirements_in
-from core.run import Platform, RunOutputs
+from core.run import Platform, RunOutputs, is_record, key_name, records
 from core.run.records import Record
 from core.stores import Store
 from core.wheel.distributions import SIDECAR
 from pytorch_build.lock.versions import without_edits
+from pytorch_build.test.record import (
+    TestDetails,
+    read_details,
+    read_inputs,
+    why_impossible,
+    why_incomplete,
+    why_report_differs,
+)
 from rocm_packaging.packages.layouts import BOOTSTRAP, host_distribution, is_rocm
+
+Outcome = Literal["passed", "failed", "void"]
+
+
+# What a run says of itself
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletedTest:
+    """What the record of a test says.
+
+    Attributes:
+        explanation: Why it failed, or counts for nothing.
+        tested_files: The SHA-256 of each file that it installed, by name.
+        targets: The gfx targets of the GPU families that it ran for.
+    """
+
+    cell: GroupCell
+    torch_ref: str | None
+    outcome: Outcome
+    explanation: str
+    tested_files: Mapping[str, str]
+    targets: tuple[str, ...] = ()
+    evidence: Evidence
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedGroup:
+    """One artifact group of a run, as the run's store has it now."""
+
+    outputs: RunOutputs
+    artifact_group: str
+    records: tuple[StoredRecord, ...]
+    reports: tuple[DocumentDigest, ...]
+
+    @cached_property
+    def recorded_sha256s(self) -> Mapping[str, frozenset[str]]:
+        """The digests that successful steps recorded, by key."""
+        return records.promised([stored_record.record for stored_record in self.records])
+
+    @property
+    def tests(self) -> Iterator[CompletedTest]:
+        """The records of its tests."""
+        for stored_record in self.records:
+            if stored_record.record.stage.startswith("test_"):
+                yield _read_test(stored_record, self)
+
+
+def read_group(
+    store: Store,
+    outputs: RunOutputs,
+    artifact_group: str,
+) -> RecordedGroup:
+    """Read a group's records and reports."""
+    # A ROCm build's own manifest lies among the records.
+    record_keys = filter(is_record, list_keys(store, outputs.manifests_prefix(artifact_group)))
+    reports_prefix = outputs.reports_prefix(artifact_group)
+    report_keys = [key for key in list_keys(store, reports_prefix) if key.endswith(".xml")]
+
+    def read_record(key: str) -> StoredRecord:
+        return parse_stored_record(key, store.read(key))
+
+    def read_report(key: str) -> DocumentDigest:
+        return digest_document(key, store.read(key))
+
+    return RecordedGroup(
+        outputs=outputs,
+        artifact_group=artifact_group,
+        records=tuple(parallel.map_in_threads(read_record, record_keys)),
+        reports=tuple(parallel.map_in_threads(read_report, report_keys)),
+    )
+
+
+def find_lock(
+    locks: Sequence[StagedLock],
+    torch_ref: str | None,
+) -> StagedLock | None:
+    """Find a torch ref's lock."""
+    if torch_ref is None:
+        return None
+    for lock in locks:
+        if key_name(lock.torch_ref) == key_name(torch_ref):
+            return lock
+    return None
+
+
+def _read_test(
+    stored_record: StoredRecord,
+    group: RecordedGroup,
+) -> CompletedTest:
+    record = stored_record.record
+    key = stored_record.document.key
+    details = read_details(record, where=key)
+    outcome, explanation = _outcome(stored_record, details, group)
+    report = details.report
+    return CompletedTest(
+        cell=GroupCell(
+            artifact_group=group.artifact_group,
+            platform=group.outputs.platform,
+            python=record.cell.python,
+        ),
+        torch_ref=record.cell.torch_ref,
+        outcome=outcome,
+        explanation=explanation,
+        tested_files=read_inputs(record, where=key).tested_files,
+        targets=_targets_of(record, group.artifact_group),
+        evidence=Evidence(
+            stage=record.stage,
+            run_id=record.run_id,
+            python=record.cell.python_tag,
+            record=stored_record.document,
+            report=None
+            if report is None
+            else DocumentDigest(
+                key=report.key,
+                sha256=report.sha256,
+            ),
+        ),
+    )
+
+
+def _targets_of(
+    record: Record,
+    artifact_group: str,
+) -> tuple[str, ...]:
+    """Return the gfx targets of the GPU families that a test ran for."""
+    gpu_families = (record.cell.gpu_family or group_families(artifact_group)).split(";")
+    known_families = families()
+    targets: list[str] = []
+    for gpu_family in gpu_families:
+        if gpu_family in known_families:
+            targets += known_families[gpu_family].targets
+    return tuple(targets)
+
+
+def _outcome(
+    stored_record: StoredRecord,
+    details: TestDetails,
+    group: RecordedGroup,
+) -> tuple[Outcome, str]:
+    """Return whether a test passed, failed, or counts for nothing, and why."""
+    record = stored_record.record
+    if record.status != "ok":
+        return "failed", record.error or "no error message"
+
+    # `rocm-sdk test` counts checks.
+    totals = details.tests or details.checks
+    if totals is None:
+        return "void", "its record holds no totals"
+    if totals.failed:
+        return "failed", f"{totals.failed} tests failed"
+
+    why_void = _why_void(stored_record, details, group)
+    if why_void:
+        return "void", why_void
+    if not totals.passed:
+        return "void", "no test passed"
+    return "passed", ""
+
+
+def _why_void(
+    stored_record: StoredRecord,
+    details: TestDetails,
+    group: RecordedGroup,
+) -> str:
+    """Return why a release cannot rest on a test that passed; "" where it can."""
+    record = stored_record.record
+    key = stored_record.document.key
+    inputs = read_inputs(record, where=key)
+    if not inputs.installed:
+        return "it tested what an environment held already"
+    if details.tests is not None:
+        incomplete = why_incomplete(details)
+        if incomplete:
+            return incomplete
+    if inputs.arguments:
+        return f"it ran with {' '.join(inputs.arguments)}"
+
+    impossible = why_impossible(
+        record,
+        run_id=group.outputs.run_id,
+        artifact_group=group.artifact_group,
+        targets=_targets_of(record, group.artifact_group),
+        now=datetime.now(UTC),
+    )
+    if impossible:
+        return f"{key}: {impossible}: run the test again"
+
+    report_digests = {report.key.rpartition("/")[2]: report.sha256 for report in group.reports}
+    return why_report_differs(details, report_digests.get)
+
+
+# What there is of a set
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +311,7 @@ class _SetPart:
     @property
     def place(self) -> GroupCell:
         return GroupCell(
-            artifact_group=self.record.family,
+            artifact_group=self.record.artifact_group,
             platform=self.record.platform,
         )
 
@@ -118,11 +331,11 @@ class _SetPart:
 
 
 def staged_versions(
-    bucket: Store,
+    store: Store,
     distribution: str = "torch",
 ) -> frozenset[str]:
     """List the versions of a distribution that are staged."""
-    staging_records = documents.staging_records(bucket)
+    staging_records = documents.staging_records(store)
     return _versions_in([record for record, _digest in staging_records], distribution)
 
 
@@ -137,7 +350,7 @@ def _versions_in(
 
 
 def gather(
-    bucket: Store,
+    store: Store,
     request: SetRequest,
     open_source: Callable[[str], Store],
     *,
@@ -148,7 +361,7 @@ def gather(
     Raises:
         MissingInputError: Nothing of the set is staged.
     """
-    parts = _read_parts(bucket, request, open_source)
+    parts = _read_parts(store, request, open_source)
 
     promised: dict[GroupCell, Mapping[str, str]] = {}
     commits: dict[GroupCell, Mapping[str, str]] = {}
@@ -170,28 +383,28 @@ def gather(
     for part in parts:
         tests += part.group.tests
 
-    artifact_groups = {part.record.family for part in parts}
+    artifact_groups = {part.record.artifact_group for part in parts}
     return SetFacts(
         set_name=f"{request.distribution}-{request.version}",
-        wheels=_look_up_wheels(bucket, parts, jobs),
+        wheels=_look_up_wheels(store, parts, jobs),
         tests=tuple(tests),
         promised=promised,
         commits=commits,
-        released={group: _released_versions(bucket, group) for group in artifact_groups},
+        released={group: _released_versions(store, group) for group in artifact_groups},
         staging=tuple(part.document for part in parts),
         reasons=tuple(reasons),
     )
 
 
 def _read_parts(
-    bucket: Store,
+    store: Store,
     request: SetRequest,
     open_source: Callable[[str], Store],
 ) -> Sequence[_SetPart]:
     """Read the staging records that have files of the set, and what their runs say now."""
     parts: list[_SetPart] = []
     is_staged = False
-    for record, document in documents.staging_records(bucket, request.artifact_groups):
+    for record, document in documents.staging_records(store, request.artifact_groups):
         files = _files_of_set(record, request)
         if not files:
             continue
@@ -208,20 +421,20 @@ def _read_parts(
             )
 
     if not is_staged:
-        _refuse_empty_set(bucket, request)
+        _refuse_empty_set(store, request)
     return parts
 
 
 def _refuse_empty_set(
-    bucket: Store,
+    store: Store,
     request: SetRequest,
 ) -> NoReturn:
     """Refuse a set of which nothing is staged; the hint names what is."""
-    staging_records = [record for record, _digest in documents.staging_records(bucket)]
+    staging_records = [record for record, _digest in documents.staging_records(store)]
     holders: set[str] = set()
     for record in staging_records:
         if request.version in _versions_in([record], request.distribution):
-            holders.add(record.family)
+            holders.add(record.artifact_group)
 
     versions = _versions_in(staging_records, request.distribution)
     other_hint = "Stage it first: nox -s stage."
@@ -229,7 +442,7 @@ def _refuse_empty_set(
         other_hint = nearest(request.version, versions)
     groups = ", ".join(request.artifact_groups) or "any family"
     raise MissingInputError(
-        f"No {request.distribution} {request.version} of {groups} is staged in {bucket.url}.",
+        f"No {request.distribution} {request.version} of {groups} is staged in {store.url}.",
         hint=f"There is one of {', '.join(sorted(holders))}." if holders else other_hint,
     )
 
@@ -296,25 +509,25 @@ def _read_run(
 
 
 def _look_up_wheels(
-    bucket: Store,
+    store: Store,
     parts: Sequence[_SetPart],
     jobs: int,
 ) -> tuple[StagedWheel, ...]:
     """Look every staged file of the set up: its digest, its sidecar."""
     present_keys: set[str] = set()
-    for artifact_group in sorted({part.record.family for part in parts}):
-        present_keys |= documents.folder_keys(bucket, documents.STAGING, artifact_group)
+    for artifact_group in sorted({part.record.artifact_group for part in parts}):
+        present_keys |= documents.folder_keys(store, documents.STAGING, artifact_group)
 
     def look_up(part_and_file: tuple[_SetPart, StagedFile]) -> StagedWheel:
         part, file = part_and_file
         sidecar_key = f"{file.key}{SIDECAR}"
         sidecar = b""
         if sidecar_key in present_keys:
-            sidecar = bucket.read(sidecar_key)
+            sidecar = store.read(sidecar_key)
         return StagedWheel(
             cell=part.cell(file.python),
             file=file,
-            current_sha256=bucket.digest(file.key) if file.key in present_keys else None,
+            current_sha256=store.digest(file.key) if file.key in present_keys else None,
             current_sidecar_sha256=hashlib.sha256(sidecar).hexdigest() if sidecar else None,
             recorded_sha256s=part.group.recorded_sha256s.get(file.source_key, frozenset()),
             requires=requirements_in(sidecar),
@@ -330,12 +543,12 @@ def _look_up_wheels(
 
 
 def _released_versions(
-    bucket: Store,
+    store: Store,
     artifact_group: str,
 ) -> frozenset[tuple[str, str]]:
     """List what the release index of an artifact group has already."""
     released: set[tuple[str, str]] = set()
-    for key in documents.folder_keys(bucket, documents.RELEASE, artifact_group):
+    for key in documents.folder_keys(store, documents.RELEASE, artifact_group):
         candidate = candidate_named(key.rpartition("/")[2], url=key)
         if candidate is not None:
             released.add((candidate.distribution, candidate.version))

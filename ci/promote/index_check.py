@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from ci.install.dependencies import mirror, source_of
-from ci.promote import documents, promotion
+from ci.promote import documents
 from ci.promote.documents import Decision, ReleaseRecord
 from ci.publish.index import YANKS_FILE, IndexUpdate, write_index
 from core import console
@@ -96,11 +96,11 @@ def _report(
     stale_pages: list[str] = []
     unlisted_files: list[str] = []
     for folder, index in indexes.items():
-        held_back_files = [file for file in index.held_back_files if file.key not in removed_keys]
-        counts = (index.file_count, len(index.changed_pages), len(held_back_files))
+        held_back_keys = [key for key in index.held_back_files if key not in removed_keys]
+        counts = (index.file_count, len(index.changed_pages), len(held_back_keys))
         rows.append((folder, *map(str, counts)))
         stale_pages += index.changed_pages
-        unlisted_files += [f"{file.key} is not listed: {file.reason}." for file in held_back_files]
+        unlisted_files += [f"{key} is not listed: {index.held_back_files[key]}." for key in held_back_keys]
     pages_column = "pages written" if write else "stale pages"
     console.table(("folder", "files", pages_column, "not listed"), rows)
 
@@ -170,7 +170,7 @@ def unname_set(store: Store, set_name: str) -> Sequence[str]:
     What another set has, too, stays, and so do ROCm's packages that are staged with torch: other versions of
     it need them. Called again it goes on where it was interrupted.
     """
-    all_decisions = promotion.decisions(store)
+    all_decisions = documents.decisions(store)
     set_decisions = [decision for decision in all_decisions if decision.set_name == set_name]
     if not set_decisions:
         known_sets = {decision.set_name for decision in all_decisions}
@@ -201,7 +201,7 @@ def _keys_of_other_sets(
 ) -> set[str]:
     """Delete what the release indexes list of a set; return the keys that stay for others."""
     kept_keys: set[str] = set()
-    for intent in promotion.unfinished(store):
+    for intent in documents.unfinished(store):
         if intent.set_name != set_name:
             kept_keys |= documents.keys_of(intent.files)
 

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from packaging.utils import canonicalize_name
 
 from ci.promote import documents
-from ci.promote.documents import DocumentDigest, StagedFile, StagedLock, StagingRecord
-from ci.promote.runs import RecordedGroup, python_tag_of_file, read_locks
+from ci.promote.documents import DocumentDigest, StagedFile, StagedLock, StagingRecord, digest_document
 from core import parallel
+from core.data import parse_json
 from core.errors import ConflictError, MissingInputError, StoreError, UsageError, nearest
 from core.families import CPU
 from core.packages.candidates import candidate_named
 from core.run import RunOutputs, records
 from core.stores import Store, etag_of
-from pytorch_build.refs.torch_refs import rehearsal_labels
+from core.wheel import parse_wheel_name
+from pytorch_build.lock.source_lock import SourceLock
+from pytorch_build.refs.torch_refs import is_for_rehearsals
 from rocm_packaging.packages.layouts import is_rocm
 
 if TYPE_CHECKING:
-    from pytorch_build.lock.source_lock import LockedProject, SourceLock
+    from ci.promote.facts import RecordedGroup
+    from pytorch_build.lock.source_lock import LockedProject
     from pytorch_build.refs.torch_refs import TorchRef
 
 Kind = Literal["all", "rocm", "pytorch"]
@@ -31,17 +33,11 @@ MOST_ATTEMPTS = 5
 # Wheels of the sample
 
 
-def is_sample(version: str) -> bool:
-    """Return whether a wheel is of a ref for rehearsals alone, such as the sample, by its local version."""
-    local_version = re.sub("[_-]", ".", version.partition("+")[2])
-    return any(f".{label}." in f".{local_version}." for label in rehearsal_labels())
-
-
 def require_samples(store: Store) -> None:
     """Refuse a store that hands out anything but the sample: it is no place for a rehearsal."""
     for key in documents.released_and_staged_keys(store):
         candidate = candidate_named(key.rpartition("/")[2], url=key)
-        if candidate is not None and not is_sample(candidate.version):
+        if candidate is not None and not is_for_rehearsals(candidate.version):
             raise UsageError(
                 f"{store.url} has {key}, which is not the sample's, so no rehearsal may write there.",
                 hint="Leave --distribution-store out, for a folder below out/, or name an empty store.",
@@ -54,7 +50,7 @@ def _require_kind_of_release(
     samples: bool,
 ) -> None:
     """Refuse wheels of the sample, or in a rehearsal all others."""
-    misplaced_files = [file.name for file in files if is_sample(file.version) != samples]
+    misplaced_files = [file.name for file in files if is_for_rehearsals(file.version) != samples]
     if not misplaced_files:
         return
 
@@ -128,15 +124,37 @@ def _files_of_kind(
     return files
 
 
+def python_tag_of_file(filename: str) -> str | None:
+    """Return which Python a wheel is for by its ABI tag (``cp312``); None for several, or an sdist."""
+    if not filename.endswith(".whl"):
+        return None
+    abi_tags = {tag.abi for tag in parse_wheel_name(filename).tags}
+    if abi_tags & {"none", "abi3"}:
+        return None
+    return min(abi_tags)
+
+
+def read_locks(
+    run_store: Store, outputs: RunOutputs, keys: Sequence[str]
+) -> Sequence[tuple[SourceLock, DocumentDigest]]:
+    """Read the source locks among the keys of a run's documents."""
+    locks: list[tuple[SourceLock, DocumentDigest]] = []
+    for key in filter(outputs.is_source_lock, keys):
+        content = run_store.read(key)
+        lock = parse_json(content.decode(errors="replace"), SourceLock, where=key)
+        locks.append((lock, digest_document(key, content)))
+    return locks
+
+
 def stage_locks(
-    store: Store,
+    run_store: Store,
     outputs: RunOutputs,
     artifact_group: str,
     refs: Mapping[str, TorchRef],
 ) -> tuple[StagedLock, ...]:
     """Read a run's source locks, and what each promises to a cell of an artifact group."""
-    keys = documents.list_keys(store, outputs.source_locks_prefix, recursive=False)
-    locks = read_locks(store, outputs, keys)
+    keys = documents.list_keys(run_store, outputs.source_locks_prefix, recursive=False)
+    locks = read_locks(run_store, outputs, keys)
     return tuple(_staged_lock(lock, document, artifact_group, refs) for lock, document in locks)
 
 
@@ -169,7 +187,7 @@ def _staged_lock(
 
 
 def plan_staging(
-    store: Store,
+    run_store: Store,
     group: RecordedGroup,
     files: Sequence[StagedFile],
     locks: Sequence[StagedLock],
@@ -186,7 +204,7 @@ def plan_staging(
         family=group.artifact_group,
         run_id=group.outputs.run_id,
         platform=group.outputs.platform,
-        store=store.url,
+        store=run_store.url,
         prefix=group.outputs.prefix,
         artifact_group=group.artifact_group,
         staged=records.now(),
@@ -198,37 +216,37 @@ def plan_staging(
 
 
 def stage_group(
-    source: Store,
-    target: Store,
+    run_store: Store,
+    store: Store,
     record: StagingRecord,
     *,
     jobs: int = parallel.JOBS,
 ) -> int:
     """Copy wheels, sidecars, then the staging record; return how many were new. Pages are the caller's."""
     source_keys = {file: file.source_key for file in record.files}
-    new_count = documents.copy_files(target, source, source_keys, jobs=jobs)
-    _write_staging_record(target, record)
+    new_count = documents.copy_files(store, run_store, source_keys, jobs=jobs)
+    _write_staging_record(store, record)
     return new_count
 
 
 def _write_staging_record(
-    target: Store,
+    store: Store,
     record: StagingRecord,
 ) -> None:
     """Write the staging record, with what another job has staged of the run meanwhile."""
-    key = documents.staging_record_key(record.family, record.prefix)
+    key = documents.staging_record_key(record.artifact_group, record.prefix)
     for _attempt in range(MOST_ATTEMPTS):
-        stored_object = target.find(key)
+        stored_object = store.find(key)
         merged_record = record
         if stored_object is not None:
-            merged_record = merge_staging_records(documents.read(target, key, StagingRecord), record)
+            merged_record = merge_staging_records(documents.read(store, key, StagingRecord), record)
         try:
-            target.put_bytes(key, documents.serialized(merged_record), if_match=etag_of(stored_object))
+            store.put_bytes(key, documents.serialized(merged_record), if_match=etag_of(stored_object))
         except ConflictError:
             continue
         return
     raise StoreError(
-        f"{key} in {target.url} was written by others {MOST_ATTEMPTS} times.", hint="Try again later."
+        f"{key} in {store.url} was written by others {MOST_ATTEMPTS} times.", hint="Try again later."
     )
 
 

@@ -22,7 +22,7 @@ from packaging.version import Version
 from pydantic import model_validator
 
 from ci.promote import documents
-from ci.promote.promotion import identity_of
+from ci.promote.documents import identity_of
 from core.data import Model, data_file
 from core.errors import MissingInputError, UsageError, WheelError, nearest
 from core.families import families

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
-from ci.report.model import ReportedProblem, StageRun
+from ci.report.model import ReleaseRow, ReportedProblem, StageRun
 from ci.report.names import cell_of_record
 from core import data, parallel
 from core.cell import GroupCell, python_of_tag
@@ -63,12 +63,13 @@ class GroupFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """What a run holds."""
+    """What a run holds, and what was decided on its wheels."""
 
     run_id: str
     platform: str
     groups: tuple[GroupFacts, ...]
     locks: Mapping[str, SourceLock]
+    releases: tuple[ReleaseRow, ...] = ()
     problems: tuple[ReportedProblem, ...] = ()
 
     @property

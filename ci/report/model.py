@@ -371,6 +371,27 @@ class SourceRow:
         return has_other_commit or self.version != self.version_before
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReleaseRow:
+    """What became of a set of wheels that was staged of the run, for one of its artifact groups.
+
+    Attributes:
+        decided: When it was, or when it was staged.
+        rules: Those by which cells are released.
+        reasons: Why it is refused, or what was overridden, by whom and why.
+        decision: The key of the decision's record.
+    """
+
+    group: str
+    set_name: str
+    state: Literal["staged", "promoting", "promoted", "refused"]
+    decided: str
+    by: str = ""
+    rules: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    decision: str = ""
+
+
 ChangeKind = Literal[
     "broken",  # a cell that passed does no more
     "mended",
@@ -424,6 +445,7 @@ class RunPage:
     builds: tuple[BuildRow, ...] = ()
     tests: RunTests = RunTests()
     sources: tuple[SourceRow, ...] = ()
+    releases: tuple[ReleaseRow, ...] = ()
     changes: tuple[PageChange, ...] = ()
 
     @property

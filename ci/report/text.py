@@ -56,6 +56,7 @@ def make_tables(page: RunPage, *, brief: bool = False) -> Sequence[Table]:
         ),
         _table_of_changes(page),
         _table_of_sources(page),
+        _table_of_releases(page),
     ]
     return tables
 
@@ -74,7 +75,7 @@ def make_markdown(page: RunPage) -> str:
     """Return the matrix and the wheels for a job's summary."""
     heading = make_verdict(page).capitalize()
     blocks = [f"### {job_files.text(heading)}"]
-    tables = [_table_of_cells(page), *_tables_of_wheels(page, page.wheels)]
+    tables = [_table_of_cells(page), *_tables_of_wheels(page, page.wheels), _table_of_releases(page)]
     blocks += [f"{job_files.text(table.title)}\n\n{table.markdown()}" for table in tables if table.rows]
     return "\n\n".join(blocks)
 
@@ -224,6 +225,27 @@ def _table_of_sources(page: RunPage) -> Table:
     return Table(
         title=f"sources since run {page.against}",
         columns=columns,
+        rows=rows,
+    )
+
+
+def _table_of_releases(page: RunPage) -> Table:
+    """Return what was decided on the run's wheels."""
+    rows: list[TextRow] = []
+    for release in page.releases:
+        row = (
+            release.set_name,
+            release.group,
+            release.state,
+            release.decided,
+            release.by,
+            ", ".join(release.rules),
+            "; ".join(release.reasons),
+        )
+        rows.append(row)
+    return Table(
+        title="releases",
+        columns=("set", "family", "state", "since", "by", "rule", "why"),
         rows=rows,
     )
 

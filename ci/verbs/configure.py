@@ -21,7 +21,7 @@ from ci.plan.origins import with_rocm
 from ci.plan.plan import plan
 from ci.publish.buckets import buckets
 from core import console
-from core.cli.options import Common, common_from, environment
+from core.cli.options import RUN_OPTIONS, Common, common_from, environment, named_store
 from core.data import json_object, read_text, user_file
 from core.errors import UsageError
 from core.modes import declared_options, refuse_options
@@ -48,6 +48,8 @@ _EVENTS_OF_DESCRIPTIONS = {
     "changed": ("pull_request", "push", "merge_group", "workflow_dispatch"),
 }
 
+COMMON_OPTIONS = ("torch-ref", "gpu-family", *RUN_OPTIONS, "dry-run")
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
@@ -56,6 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("the plan of an event").add_argument
     add(
         "--distribution-store",
+        type=named_store,
         metavar="STORE",
         help="where promoted wheels go to (default: the release type's bucket)",
     )

@@ -4,23 +4,24 @@ With ``--check``: whether the pages that stay list what is there.
 """
 
 import argparse
-import gc
 import time
 from pathlib import Path
 
 from ci.publish.index import FolderSource, IndexUpdate, RecordSource, write_index
+from ci.publish.index.names import DISTRIBUTION_SUFFIXES
 from core import console, files, temporary
-from core.cli.options import Common, add_group, add_platform, common_from
+from core.cli.options import GROUP_OPTIONS, RUN_OPTIONS, Common, add_group, add_platform, common_from
 from core.errors import MissingInputError, StoreError, UsageError
 from core.modes import declared_options, refuse_options
 from core.parallel import judge_in_threads
 from core.run import RunOutputs, artifact_groups
 from core.stores import Store
 from core.stores.location import open_store
-from core.wheel.distributions import is_distribution
 
 # an upload that still goes on has put a file and not yet what names it; one this old has ended
 _HALF_PUBLISHED = 3600
+
+COMMON_OPTIONS = (*GROUP_OPTIONS, *RUN_OPTIONS, "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -127,8 +128,6 @@ def write_pages(store: Store, outputs: RunOutputs, artifact_group: str) -> Index
     A file whose record or metadata sidecar does not exist yet is held back, as its upload may go on;
     one that has waited for an hour is refused, after what is whole has been listed.
     """
-    # An index makes a hundred thousand small values, and no cycles.
-    gc.set_threshold(500_000)
     prefix = outputs.python_prefix(artifact_group)
     source = RecordSource(store=store, prefix=outputs.manifests_prefix(artifact_group))
     update = write_index(store, prefix, source, title=f"{artifact_group} ({outputs.prefix})")
@@ -139,9 +138,13 @@ def write_pages(store: Store, outputs: RunOutputs, artifact_group: str) -> Index
         )
 
     hour_ago = time.time() - _HALF_PUBLISHED
-    abandoned_files = [file for file in update.held_back_files if file.stored_file.modified < hour_ago]
-    if abandoned_files:
-        lines = [f"{file.key} is in {store.url} but {file.reason}." for file in abandoned_files]
+    lines: list[str] = []
+    if update.held_back_files:
+        for stored_object in store.list(prefix, recursive=False):
+            reason = update.held_back_files.get(stored_object.key)
+            if reason is not None and stored_object.modified < hour_ago:
+                lines.append(f"{stored_object.key} is in {store.url} but {reason}.")
+    if lines:
         raise StoreError(
             "\n".join(lines),
             hint="Put it there with nox -s upload -- --input-dir DIR, or take it away.",
@@ -155,7 +158,7 @@ def write_directory(common: Common, directory: Path) -> IndexUpdate:
         raise MissingInputError(f"{directory} is not a directory.", hint="Name one with --directory.")
 
     # A listing leaves out what is no file, and so an index would lack it without a word.
-    paths = sorted(path for path in directory.iterdir() if is_distribution(path.name))
+    paths = sorted(path for path in directory.iterdir() if path.name.endswith(DISTRIBUTION_SUFFIXES))
     judge_in_threads(files.require_regular, paths)
     store = open_store(str(directory.absolute()), root=common.root, dry_run=common.dry_run)
     with temporary.folder("index") as folder:
@@ -178,8 +181,8 @@ def left_to_server(store: str) -> bool:
 
 
 def _report(common: Common, folder: str, update: IndexUpdate) -> None:
-    for held_back_file in update.held_back_files:
-        console.warn(f"{held_back_file.key} is not listed yet: {held_back_file.reason}.")
+    for key, reason in update.held_back_files.items():
+        console.warn(f"{key} is not listed yet: {reason}.")
 
     files = console.counted(update.file_count, "file")
     changed_pages = len(update.changed_pages)

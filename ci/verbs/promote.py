@@ -21,7 +21,15 @@ from ci.verbs.cells import cells_by_session, load_matrix
 from ci.verbs.stage import add_distribution_store, distribution_store_of
 from core import console
 from core.cell import GroupCell
-from core.cli.options import DEFAULT_STORE, Common, common_from, environment, split_list
+from core.cli.options import (
+    DEFAULT_STORE,
+    GROUP_OPTIONS,
+    RUN_OPTIONS,
+    Common,
+    common_from,
+    environment,
+    split_list,
+)
 from core.cli.sessions import command_again
 from core.errors import CheckError, FatalError, ServiceError, StoreError, UsageError
 from core.files import made
@@ -58,6 +66,8 @@ _DRY_RUN_HINT = (
     "Give a role or a network that can read it, or a folder with its files: --distribution-store DIR."
 )
 
+COMMON_OPTIONS = (*GROUP_OPTIONS, *RUN_OPTIONS, "dry-run")
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
@@ -91,8 +101,8 @@ def _promote(arguments: argparse.Namespace, common: Common) -> None:
     override = _read_override(arguments)
 
     # Opened for writing, in a dry run too: nothing is written before it ends.
-    bucket = distribution_store_of(arguments, common, dry_run=False)
-    staging_store = bucket
+    store = distribution_store_of(arguments, common, dry_run=False)
+    staging_store = store
     if change is not None:
         staging_store = _open_candidate_store(arguments, common)
     request = _read_request(arguments, common, staging_store, change)
@@ -114,52 +124,52 @@ def _promote(arguments: argparse.Namespace, common: Common) -> None:
     )
     _show_decision(facts, decision)
     if decision.reasons:
-        # A candidate is staged in another type's bucket, which a release does not write to.
+        # A candidate is staged in another type's store, which a release does not write to.
         if change is None and not common.dry_run:
-            _record_refusal(bucket, facts, decision)
+            _record_refusal(store, facts, decision)
         raise _refusal_error(decision)
 
     staged_files = decision.files
     if change is not None:
         decision = rename_set(decision, request.distribution, request.version, change)
-    _warn_of_unfinished(bucket, decision)
-    promotion.require_same_targets(bucket, decision)
+    _warn_of_unfinished(store, decision)
+    promotion.require_same_targets(store, decision)
     if common.dry_run:
-        _show_plan(bucket, decision)
+        _show_plan(store, decision)
         return
 
     source = staging_store
-    if change is not None and not promotion.is_done(bucket, decision):
+    if change is not None and not promotion.is_done(store, decision):
         scratch = made(common.cache / "promotion" / decision.identity)
         expected = promised_wheels(facts, change)
         released_files, source = rewrite_candidate(staging_store, staged_files, change, scratch, expected)
         decision = decision.model_copy(update={"files": released_files})
     promoted, new_count = promotion.carry_out(
-        bucket,
+        store,
         decision,
         source,
         clock=records.now,
         jobs=arguments.jobs,
     )
-    promotion.update_refusals(bucket, promoted.artifact_groups)
-    _show_promotion(bucket, promoted, new_count)
+    promotion.update_refusals(store, promoted.artifact_groups)
+    _show_promotion(store, promoted, new_count)
 
 
 def _record_refusal(
-    bucket: Store,
+    store: Store,
     facts: SetFacts,
     decision: Decision,
 ) -> None:
     """Write a refusal down; whoever promotes learns its reasons, even where that fails."""
     try:
-        promotion.record_refusal(bucket, facts, decision)
+        promotion.record_refusal(store, facts, decision)
     except FatalError as problem:
         console.warn(f"The pages of staging do not say that it is refused: {problem}")
 
 
-def _warn_of_unfinished(bucket: Store, decision: Decision) -> None:
+def _warn_of_unfinished(store: Store, decision: Decision) -> None:
     """Name the promotions that are running, or were interrupted."""
-    for intent in promotion.unfinished(bucket):
+    for intent in documents.unfinished(store):
         message = f"{intent.set_name} is being promoted by {intent.by} since {intent.decided}, "
         message += "or was interrupted"
         if intent.set_name == decision.set_name:
@@ -369,7 +379,7 @@ def _refusal_error(decision: Decision) -> CheckError:
     )
 
 
-def _show_plan(bucket: Store, decision: Decision) -> None:
+def _show_plan(store: Store, decision: Decision) -> None:
     """Print what a promotion would write."""
     rows: list[tuple[str, ...]] = []
     sidecar_count = 0
@@ -379,12 +389,12 @@ def _show_plan(bucket: Store, decision: Decision) -> None:
         rows.append((file.key, size, sha256, file.staged_key))
         sidecar_count += bool(file.metadata_sha256)
 
-    is_done = promotion.is_done(bucket, decision)
+    is_done = promotion.is_done(store, decision)
     key_column = "written before" if is_done else "would be written"
     console.table((key_column, "size", "sha256", "from"), rows)
     _show_left_out(decision)
 
-    place = f"{bucket.url}/{documents.RELEASE}"
+    place = f"{store.url}/{documents.RELEASE}"
     file_count = len(decision.files)
     if is_done:
         console.done(f"promote: already promoted, {file_count} files are in {place}")
@@ -404,7 +414,7 @@ def _show_left_out(decision: Decision) -> None:
 
 
 def _show_promotion(
-    bucket: Store,
+    store: Store,
     decision: Decision,
     new_count: int | None,
 ) -> None:
@@ -415,5 +425,5 @@ def _show_promotion(
     _show_left_out(decision)
     console.done(
         f"promote: {len(decision.files)} files of {decision.set_name} are in "
-        f"{bucket.url}/{documents.RELEASE}, {new_count} of them new; decision {decision.key}"
+        f"{store.url}/{documents.RELEASE}, {new_count} of them new; decision {decision.key}"
     )

@@ -1,4 +1,4 @@
-"""`report`: what a run made, from its records alone, as one HTML page, as text and as JSON.
+"""`report`: what a run made and what was decided on it, as one HTML page, as text and as JSON.
 
 The page is put beside the run's outputs: ``reports/index.html``. ``--history`` writes one over the last runs.
 """
@@ -15,10 +15,11 @@ from ci.report import text
 from ci.report.facts import INDEX, RunFacts, read_run
 from ci.report.model import json_value
 from ci.report.page import make_page
+from ci.report.releases import add_releases
 from ci.report.stored_runs import MOST_RUNS_BEFORE, find_previous_run, page_key
 from ci.tables import spelt
 from core import console
-from core.cli.options import RELEASE_TYPES, Common, common_from, environment
+from core.cli.options import GROUP_OPTIONS, RELEASE_TYPES, RUN_OPTIONS, Common, common_from, environment
 from core.errors import FatalError, MissingInputError, UsageError
 from core.modes import declared_options, refuse_options
 from core.run import PLATFORMS
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 # What --against takes besides the id of a run.
 PREVIOUS = "previous"
 NO_RUN = "none"
+
+COMMON_OPTIONS = ("torch-ref", *GROUP_OPTIONS, *RUN_OPTIONS, "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +59,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "before this that built the same cells (default: for runs of CI); none",
     )
 
+    run_group.add_argument(
+        "--distribution-store",
+        default="",
+        metavar="STORE",
+        help="where the run's wheels are staged, if not in the release type's folder or bucket",
+    )
+
     history_group = parser.add_argument_group("the page over the last runs of a store")
     history_group.add_argument(
         "--history",
@@ -78,7 +88,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
     parser.set_defaults(
-        run_options=declared_options(parser, "--run-id", "--text", "--brief", "--against"),
+        run_options=declared_options(
+            parser, "--run-id", "--text", "--brief", "--against", "--distribution-store"
+        ),
         history_options=declared_options(parser, "--runs", "--output"),
     )
 
@@ -153,7 +165,7 @@ def _make_common_with_release_type(arguments: argparse.Namespace) -> Common:
 
 def _read_page(arguments: argparse.Namespace, common: Common) -> RunPage:
     """Read a run, and the one that it is compared with, and return its page."""
-    facts = read_run(common)
+    facts = add_releases(read_run(common), common, arguments.distribution_store)
     compared_run = _run_to_compare_with(arguments, common, facts)
     if compared_run is None:
         return make_page(facts)

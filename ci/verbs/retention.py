@@ -14,11 +14,13 @@ from ci.cleanup.plan import DeletionPlan, RetentionRules, plan_deletion, require
 from ci.cleanup.stores import list_stores
 from ci.publish.buckets import Buckets, buckets
 from core import console
-from core.cli.options import add_store_names, common_from
+from core.cli.options import add_store_names, common_from, named_store
 from core.errors import MissingInputError, UsageError
 from core.modes import declared_options, refuse_options
 from core.run.locations import distribution_store
 from core.stores.location import open_store
+
+COMMON_OPTIONS = ("store", "release-type", "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--distribution-store",
         action="append",
         default=[],
+        type=named_store,
         metavar="STORE",
         help="where releases come to from here: what they and their staging need stays"
         " (default: of a bucket of the data, that of its release type; repeatable)",

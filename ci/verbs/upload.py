@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ci.publish.folders import Folders, compare_folders, digests_of
 from core import console
 from core.cli import options
-from core.cli.options import Common
+from core.cli.options import GROUP_OPTIONS, RUN_OPTIONS, Common
 from core.errors import FatalError, UsageError, nearest
 from core.run import RunOutputs
 from core.status import Status, UpToDate
@@ -34,6 +34,8 @@ KINDS = ("wheels", "logs", "reports", "manifests", "tests", "artifacts")
 _ALL = "all"
 _MOST_ROWS = 200  # of the summary; the page lists them all
 _SERVER_SECONDS = 300.0  # pages follow events of the bucket within seconds
+
+COMMON_OPTIONS = (*GROUP_OPTIONS, *RUN_OPTIONS, "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +89,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from",
         dest="source",
-        default=options.DEFAULT_STORE,
+        type=options.named_store,
         metavar="STORE",
         help="copy the run from this store instead of ./out",
     )
@@ -126,7 +128,9 @@ def _compare(common: Common, arguments: argparse.Namespace) -> Sequence[Batch]:
     # Records take a while to import, and folders need none of their code.
     from ci.publish.runs import compare_run
 
-    return compare_run(common, _source_run(common, arguments.source), kinds(arguments.what), artifact_group)
+    # Builds write to the default store of the checkout, wherever the user stands.
+    location = arguments.source or options.DEFAULT_STORE
+    return compare_run(common, _source_run(common, location), kinds(arguments.what), artifact_group)
 
 
 def _folders_of(arguments: argparse.Namespace) -> Folders:

@@ -149,6 +149,7 @@ def add_staged_source(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--distribution-store",
         default="",
+        type=named_store,
         metavar="STORE",
         help="where --staged takes them from: a folder or s3://bucket (default: the release type's bucket)",
     )

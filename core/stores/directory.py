@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
 from core import files
+from core.errors import MachineError
+from core.file_names import windows_fault
 from core.stores import (
     PutResult,
     Stored,
@@ -152,7 +154,7 @@ class DirectoryStore:
         is_known_absent: bool = False,  # noqa: ARG002 - to look costs nothing here
     ) -> PutResult:
         """Link (or copy) a file under `key`."""
-        path = self._path(key)
+        path = self._writable_path(key)
         with self._locked(key) as folder, files.workspace(self.partial_files) as workspace:
             stored_object = self.find(key)
             if stored_object is not None:
@@ -178,7 +180,7 @@ class DirectoryStore:
         is_known_absent: bool = False,  # noqa: ARG002 - to look costs nothing here
     ) -> PutResult:
         """Write a small object; every writer of it holds its lock, so that conditions hold, too."""
-        path = self._path(key)
+        path = self._writable_path(key)
         chunks = [data] if isinstance(data, bytes) else data
         size = sum(len(chunk) for chunk in chunks)
         with self._locked(key):
@@ -276,9 +278,26 @@ class DirectoryStore:
             raise absent_error(key, self.url)
         return path
 
+    def _writable_path(self, key: str) -> Path:
+        """Return the path that a key is written to; refuse one that this machine has no file for."""
+        if sys.platform == "win32":
+            require_windows_names(key, self.url)
+        return self._path(key)
+
     def _path(self, key: str) -> Path:
         require_key(key, self.url)
         return self.root / key
+
+
+def require_windows_names(key: str, url: str) -> None:
+    """Refuse a key of which Windows makes no file, or another one than that of its name."""
+    for name in key.split("/"):
+        fault = windows_fault(name)
+        if fault is not None:
+            raise MachineError(
+                f"Windows cannot hold {key!r} in the store {url}: {fault}.",
+                hint="Use a bucket for the store, or another name.",
+            )
 
 
 def _stored_object(key: str, status: os.stat_result) -> Stored:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import shutil
 import tarfile
 import zipfile
 from collections.abc import Mapping
@@ -214,7 +213,7 @@ def provide(name: str, cache_dir: Path, *, target: Interpreter, mirrors: Mapping
             return
 
         if folder.exists():
-            shutil.rmtree(folder)
+            files.remove_folder(folder)
         with (
             console.group(f"{name} {pin.version}"),
             temporary.folder("toolchain", within=files.made(folder.parent)) as scratch,

@@ -1,13 +1,14 @@
 """Checks of built wheels: what an installer, a loader or a GPU would stumble over, found before.
 
 `run.check_wheels` is the way in. Each module has one subject and its rules: a rule is a function that takes
-the view of a wheel and yields findings, each with its text. Here are the values that they share.
+the view of a wheel and yields an `error`, a `warning` or a `note`, each with its text. Here are the values
+that they share.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from core.binaries.pe import PeFacts
     from core.wheel import WheelInfo, WheelMetadata, WheelName
     from pytorch_build.check.bundles import Bundle
+    from pytorch_build.check.policy import CheckOptions
 
 Severity = Literal["error", "warning", "note"]
 _WORST_FIRST: tuple[Severity, ...] = ("error", "warning", "note")
@@ -30,13 +32,43 @@ _MOST_ALIKE = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that a check found; `where` is the wheel's member, "" for the wheel as a whole."""
+    """One thing that a check found; `where` is the wheel's member, "" for the wheel as a whole.
+
+    A rule leaves `check` and `wheel` to what runs it.
+    """
 
     severity: Severity
-    check: str
-    wheel: str
-    where: str
+    check: str = ""
+    wheel: str = ""
+    where: str = ""
     message: str
+
+
+def error(message: str, where: str = "") -> Finding:
+    """Return what makes a wheel unfit."""
+    return Finding(
+        severity="error",
+        where=where,
+        message=message,
+    )
+
+
+def warning(message: str, where: str = "") -> Finding:
+    """Return what may be wrong with a wheel."""
+    return Finding(
+        severity="warning",
+        where=where,
+        message=message,
+    )
+
+
+def note(message: str, where: str = "") -> Finding:
+    """Return what is worth knowing of a wheel."""
+    return Finding(
+        severity="note",
+        where=where,
+        message=message,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,19 +112,6 @@ def path_in_site_packages(member: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WheelMember:
-    """One file of a wheel."""
-
-    name: str
-    size: int
-
-    @property
-    def path_in_site_packages(self) -> str:
-        """Path below site-packages; empty for files that go elsewhere (scripts, data)."""
-        return path_in_site_packages(self.name)
-
-
-@dataclass(frozen=True, kw_only=True)
 class DeviceFacts:
     """Device code of one file: `registered` is how many bundles its wrappers name, None where it has none.
 
@@ -108,49 +127,49 @@ class DeviceFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Binary:
-    """One member that is compiled code."""
+    """One member that is compiled code; `name` is the member's."""
 
-    member: WheelMember
+    name: str
     elf: ElfFacts | None = None
     pe: PeFacts | None = None
     device: DeviceFacts | None = None
     problems: tuple[str, ...] = ()
 
+    @property
+    def path(self) -> str:
+        """Where it is installed below site-packages; "" where it goes elsewhere."""
+        return path_in_site_packages(self.name)
+
 
 @dataclass(frozen=True, kw_only=True)
 class WheelView:
-    """Everything that the checks judge.
+    """Everything that the checks judge, and what they judge it by.
 
-    `texts` are the beginnings of members whose names promise compiled code, `mentions` members with folders
-    of the build machine in them. `members_of_rocm` says where the ROCm wheels around this one have files.
+    Attributes:
+        name: Its file's name.
+        size: Its file's size.
+        members: The sizes of its files, by their names.
+        metadata: What METADATA says; None where it cannot be read.
+        info: What WHEEL says; None where it cannot be read.
+        entry_points: The text of entry_points.txt.
+        binaries: The members that are compiled code.
+        mentions: Members with a folder of the build machine in them, and that folder.
+        texts: The beginnings of members whose names promise compiled code.
+        options: What is allowed, and what is around the wheel.
+        expectation: What it must be; None where nothing is known of it.
     """
 
     name: WheelName
     size: int
-    members: tuple[WheelMember, ...]
+    members: Mapping[str, int]
     metadata: WheelMetadata | None = None
     info: WheelInfo | None = None
     entry_points: str = ""
     binaries: tuple[Binary, ...] = ()
     mentions: tuple[tuple[str, str], ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
-    members_of_rocm: Mapping[str, Sequence[str]] | None = None
-
-    def finding(
-        self,
-        severity: Severity,
-        check: str,
-        message: str,
-        where: str = "",
-    ) -> Finding:
-        """Return a finding about this wheel."""
-        return Finding(
-            severity=severity,
-            check=check,
-            wheel=self.name.filename,
-            where=where,
-            message=message,
-        )
+    options: CheckOptions
+    expectation: Expectation | None = None
 
     @property
     def platforms(self) -> frozenset[str]:

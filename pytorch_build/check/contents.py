@@ -1,22 +1,29 @@
-"""Members that do not belong in a wheel, files that are not what their names promise, and its size."""
+"""Members that do not belong in a wheel, files that are not what their names promise, and its size.
+
+Windows and macOS do not tell upper from lower case, so of two names that differ in nothing else one takes the
+place of the other.
+"""
 
 from __future__ import annotations
 
 import re
+import unicodedata
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from core.file_names import windows_fault
+from pytorch_build.check import Finding, error, note, warning
+from pytorch_build.check.allowed import find_allowed
 from pytorch_build.check.policy import Forbidden, Policy, matches, required_name
+from pytorch_build.check.site_packages import installed_path
 from pytorch_build.components import component_of
 from pytorch_build.components.torch import ROCM_INIT, TORCH
 
 if TYPE_CHECKING:
-    from pytorch_build.check import Expectation, Finding, WheelView
+    from pytorch_build.check import Severity, WheelView
 
-CHECK = "contents"
-SIZE_CHECK = "size"
-POLICY_CHECK = "policy"
 _LIBRARY = re.compile(r"\.(so(\.\d+)*|dll|pyd|exe|dylib)$")
 
 
@@ -71,41 +78,33 @@ def find_promise(name: str) -> Promise | None:
     return None
 
 
-def check(
-    view: WheelView,
-    expectation: Expectation | None,
-    policy: Policy,
-) -> Iterator[Finding]:
-    """Judge member names and sizes; say whose policy it is, where it is a user's."""
-    if policy.source:
-        message = f"Checked by {policy.source}, over the project's policy."
-        yield view.finding("note", POLICY_CHECK, message)
-    yield from _find_forbidden(view, policy)
+def check(view: WheelView) -> Iterator[Finding]:
+    """Judge the members of a wheel."""
+    yield from _find_forbidden(view)
     yield from _find_false_code(view)
+    yield from _find_refused_names(view)
+    yield from _find_case_twins(view)
     for name, folder in view.mentions:
-        message = f"It mentions {folder}, a folder of the build machine."
-        yield view.finding("warning", CHECK, message, name)
-    yield from _find_missing_loader(view)
-    yield from _compare_size(view, expectation, policy)
+        yield warning(f"It mentions {folder}, a folder of the build machine.", name)
+
+    # Nothing else loads ROCm's libraries for torch.
+    requires_dist = view.metadata.requires_dist if view.metadata else ()
+    requires_rocm = "rocm" in map(required_name, requires_dist)
+    if view.name.distribution == TORCH.distribution and requires_rocm and ROCM_INIT not in view.members:
+        yield error(f"It requires rocm and has no {ROCM_INIT}, which loads ROCm's libraries.")
 
 
-def _find_forbidden(view: WheelView, policy: Policy) -> Iterator[Finding]:
+def _find_forbidden(view: WheelView) -> Iterator[Finding]:
     """Find forbidden members: one finding a rule, as a wheel with 300 byte code files has one problem."""
-    for rule in _rules_for(view.name.distribution, policy):
-        names = [member.name for member in view.members if rule.pattern.search(member.name)]
-        if len(names) == 1:
-            yield view.finding(
-                rule.severity,
-                CHECK,
-                f"This is {rule.message}.",
-                names[0],
-            )
-        elif names:
-            yield view.finding(
-                rule.severity,
-                CHECK,
-                f"This is {rule.message}; there are {len(names)} such files.",
-                names[0],
+    for rule in _rules_for(view.name.distribution, view.options.policy):
+        names = list(filter(rule.pattern.search, view.members))
+        if names:
+            count = f"; there are {len(names)} such files" if len(names) > 1 else ""
+            message = f"This is {rule.message}{count}."
+            yield Finding(
+                severity=rule.severity,
+                where=names[0],
+                message=message,
             )
 
 
@@ -127,63 +126,86 @@ def _rules_for(distribution: str, policy: Policy) -> Iterator[Forbidden]:
 
 def _find_false_code(view: WheelView) -> Iterator[Finding]:
     """Find members whose names promise code that they do not hold."""
-    if all(".dist-info/" in member.name for member in view.members):
-        yield view.finding("warning", CHECK, "The wheel holds nothing but its metadata.")
+    if all(".dist-info/" in name for name in view.members):
+        yield warning("The wheel holds nothing but its metadata.")
 
-    names_of_code = {binary.member.name for binary in view.binaries}
-    for member in view.members:
-        if _LIBRARY.search(member.name) and member.size == 0:
-            yield view.finding(
-                "error",
-                CHECK,
-                "The file is empty.",
-                member.name,
-            )
-            continue
-        promise = find_promise(member.name)
-        if promise is None or member.name in names_of_code:
-            continue
-        text = view.texts.get(member.name, "")
-        if not promise.text.fullmatch(text):
-            yield view.finding(
-                "error",
-                CHECK,
-                f"It is named like a {promise.kind}, but holds no code.",
-                member.name,
-            )
+    names_of_code = {binary.name for binary in view.binaries}
+    for name, size in view.members.items():
+        promise = find_promise(name)
+        if _LIBRARY.search(name) and size == 0:
+            yield error("The file is empty.", name)
+        elif promise is not None and name not in names_of_code:
+            text = view.texts.get(name, "")
+            if not promise.text.fullmatch(text):
+                yield error(f"It is named like a {promise.kind}, but holds no code.", name)
 
 
-def _find_missing_loader(view: WheelView) -> Iterator[Finding]:
-    """Find a torch that requires ROCm's packages and does not load them: then nothing does."""
-    requires_dist = view.metadata.requires_dist if view.metadata else ()
-    if view.name.distribution != TORCH.distribution or "rocm" not in map(required_name, requires_dist):
+def _find_refused_names(view: WheelView) -> Iterator[Finding]:
+    severity = _severity_on_windows(view)
+    if severity is None:
         return
-    if ROCM_INIT not in {member.name for member in view.members}:
-        message = f"It requires rocm and has no {ROCM_INIT}, which loads ROCm's libraries."
-        yield view.finding("error", CHECK, message)
+    for member in view.members:
+        faults = [fault for name in member.split("/") if (fault := windows_fault(name)) is not None]
+        if faults:
+            message = f"Windows cannot hold this file: {faults[0]}."
+            yield Finding(
+                severity=severity,
+                where=member,
+                message=message,
+            )
 
 
-def _compare_size(
-    view: WheelView,
-    expectation: Expectation | None,
-    policy: Policy,
-) -> Iterator[Finding]:
-    limit = policy.sizes.get(view.name.distribution)
+def _severity_on_windows(view: WheelView) -> Severity | None:
+    if any(platform.startswith("win") for platform in view.platforms):
+        return "error"
+    if "any" in view.platforms:
+        return "warning"
+    return None
+
+
+def _find_case_twins(view: WheelView) -> Iterator[Finding]:
+    names_by_key: defaultdict[str, list[str]] = defaultdict(list)
+    for member in view.members:
+        path = installed_path(member) or member
+        key = unicodedata.normalize("NFC", path).casefold()
+        names_by_key[key].append(member)
+
+    ignores_case = any(platform.startswith(("win", "macosx")) for platform in view.platforms)
+    is_ours = find_allowed(view.name.distribution, view.options.policy.allowed) is not None
+    severity: Severity = "error" if ignores_case or is_ours else "warning"
+    for names in names_by_key.values():
+        if len(names) > 1:
+            first_name, *twins = names
+            message = f"Where case does not count, {twins[0]} takes its place."
+            yield Finding(
+                severity=severity,
+                where=first_name,
+                message=message,
+            )
+
+
+def name_policy(view: WheelView) -> Iterator[Finding]:
+    """Say whose policy it is that a wheel was checked by, where it is a user's."""
+    source = view.options.policy.source
+    if source:
+        yield note(f"Checked by {source}, over the project's policy.")
+
+
+def compare_size(view: WheelView) -> Iterator[Finding]:
+    """Compare the size of a wheel with that of others of its distribution."""
+    limit = view.options.policy.sizes.get(view.name.distribution)
     if limit is None:
         return
 
     labels = set((view.name.version.local or "").split("."))
-    is_miniature = not labels.isdisjoint(policy.exempt_labels)
-    if expectation is not None and not expectation.has_full_size:
+    is_miniature = not labels.isdisjoint(view.options.policy.exempt_labels)
+    if view.expectation is not None and not view.expectation.has_full_size:
         is_miniature = True
 
     size = view.size
     if size < limit.minimum and not is_miniature:
-        message = f"The wheel has {size} bytes; one that works has at least {limit.minimum}."
-        yield view.finding("error", SIZE_CHECK, message)
+        yield error(f"The wheel has {size} bytes; one that works has at least {limit.minimum}.")
     if limit.error_above and size > limit.error_above:
-        message = f"The wheel has {size} bytes, more than {limit.error_above}."
-        yield view.finding("error", SIZE_CHECK, message)
+        yield error(f"The wheel has {size} bytes, more than {limit.error_above}.")
     elif limit.warn_above and size > limit.warn_above:
-        message = f"The wheel has {size} bytes, more than {limit.warn_above}."
-        yield view.finding("warning", SIZE_CHECK, message)
+        yield warning(f"The wheel has {size} bytes, more than {limit.warn_above}.")

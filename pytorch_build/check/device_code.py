@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from core.binaries import elf
-from pytorch_build.check import DeviceFacts, Expectation, Finding, WheelView
+from pytorch_build.check import DeviceFacts, Finding, WheelView, error, note, warning
 from pytorch_build.check.bundles import COMPRESSED_MAGIC, PLAIN_MAGIC, Bundle, BundleError, read_bundles
 from rocm_packaging.packages import kpack
 from rocm_packaging.packages.layouts import covers, device_target
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from core.binaries.elf import ElfFacts
     from core.binaries.pe import PeFacts
     from pytorch_build.check.bundles import Data
-    from pytorch_build.check.policy import Policy
 
-CHECK = "device_code"
 MAGICS = (PLAIN_MAGIC, COMPRESSED_MAGIC)
 _WRAPPER_SIZE = 24
 # A code object's metadata note names its target in full (AMDGPU backend guide, code object V3 and up).
@@ -55,7 +53,10 @@ def file_facts(path: Path) -> DeviceFacts | None:
             archive = kpack.read(stream)
             binaries = frozenset(kernel.binary.rpartition("#")[0] for kernel in archive.kernels)
             targets = frozenset(kernel.target for kernel in archive.kernels)
-            return DeviceFacts(targets=targets, archived=binaries)
+            return DeviceFacts(
+                targets=targets,
+                archived=binaries,
+            )
     if head.startswith(MAGICS):
         return _facts_of_bundles(read_bundles(mapped(path)))
     return None
@@ -81,13 +82,7 @@ def mapped(path: Path) -> Data:
 def elf_facts(facts: ElfFacts, data: Data) -> DeviceFacts | None:
     """Return the device code of an ELF file."""
     if facts.machine != "EM_AMDGPU":
-        return _section_facts(
-            facts.sections,
-            data,
-            ".hip_fatbin",
-            ".hipFatBinSegment",
-            ".rocm_kpack_ref",
-        )
+        return _section_facts(facts.sections, data, ".hip_fatbin", ".hipFatBinSegment", ".rocm_kpack_ref")
     targets: set[str] = set()
     for offset, size in facts.notes:
         for match in _NOTE_TARGET.finditer(data[offset : offset + size]):
@@ -98,13 +93,7 @@ def elf_facts(facts: ElfFacts, data: Data) -> DeviceFacts | None:
 def pe_facts(facts: PeFacts, data: Data) -> DeviceFacts | None:
     """Return the device code of a DLL or program of Windows."""
     # PE has room for eight characters.
-    return _section_facts(
-        facts.sections,
-        data,
-        ".hip_fat",
-        ".hipFatB",
-        ".kpackrf",
-    )
+    return _section_facts(facts.sections, data, ".hip_fat", ".hipFatB", ".kpackrf")
 
 
 def _section_facts(
@@ -130,11 +119,7 @@ def _section_facts(
     return _facts_of_bundles(read_bundles(section), registered)
 
 
-def check(
-    view: WheelView,
-    expectation: Expectation | None,
-    policy: Policy,
-) -> Iterator[Finding]:
+def check(view: WheelView) -> Iterator[Finding]:
     """Compare a wheel's device code with the GPU targets it is built for.
 
     A target that no file covers is an error, one that only some files cover a note (libraries may drop
@@ -143,28 +128,21 @@ def check(
     facts_by_member: dict[str, DeviceFacts] = {}
     for binary in view.binaries:
         if binary.device is not None:
-            facts_by_member[binary.member.name] = binary.device
+            facts_by_member[binary.name] = binary.device
 
     gpu = device_target(view.name.distribution)
     if gpu:
         yield from _check_device_package(view, gpu, facts_by_member)
     elif any(facts.split for facts in facts_by_member.values()):
-        yield from _check_host(view, expectation, facts_by_member)
+        yield from _check_host(view, facts_by_member)
     else:
-        yield from _check_bundles(view, facts_by_member)
-        if expectation is not None and expectation.gpu_targets is not None:
-            yield from _compare_targets(
-                view,
-                expectation.gpu_targets,
-                policy,
-                facts_by_member,
-            )
+        yield from _check_bundles(facts_by_member)
+        if view.expectation is not None and view.expectation.gpu_targets is not None:
+            yield from _compare_targets(view, view.expectation.gpu_targets, facts_by_member)
 
 
 def _check_device_package(
-    view: WheelView,
-    gpu: str,
-    facts_by_member: Mapping[str, DeviceFacts],
+    view: WheelView, gpu: str, facts_by_member: Mapping[str, DeviceFacts]
 ) -> Iterator[Finding]:
     """Check a wheel of device code: it holds what its name says, and nothing else."""
     has_kernels = False
@@ -173,79 +151,47 @@ def _check_device_package(
         has_kernels = has_kernels or covers(gpu, processors)
         foreign_targets = [target for target in facts.targets if not covers(gpu, (processor(target),))]
         if facts.archived and foreign_targets:
-            yield view.finding(
-                "error",
-                CHECK,
-                f"It holds code for {', '.join(sorted(foreign_targets))}, not for {gpu}.",
-                member,
-            )
+            yield error(f"It holds code for {', '.join(sorted(foreign_targets))}, not for {gpu}.", member)
 
     is_unreadable = False
     for binary in view.binaries:
-        if binary.member.name.endswith(kpack.SUFFIX) and binary.problems:
+        if binary.name.endswith(kpack.SUFFIX) and binary.problems:
             is_unreadable = True  # which is an error of its own
     if _TARGET.fullmatch(gpu) and not is_unreadable and not has_kernels:
-        yield view.finding("error", CHECK, f"It holds no kernels for {gpu}.")
+        yield error(f"It holds no kernels for {gpu}.")
 
 
-def _check_host(
-    view: WheelView,
-    expectation: Expectation | None,
-    facts_by_member: Mapping[str, DeviceFacts],
-) -> Iterator[Finding]:
+def _check_host(view: WheelView, facts_by_member: Mapping[str, DeviceFacts]) -> Iterator[Finding]:
     """Check a wheel whose device code was moved: its extras lead to all that is promised."""
-    yield view.finding("note", CHECK, "Its device code was moved to wheels of its own (.kpack).")
+    yield note("Its device code was moved to wheels of its own (.kpack).")
     extras = view.metadata.provides_extra if view.metadata else ()
-    targets = expectation.gpu_targets if expectation else None
+    targets = view.expectation.gpu_targets if view.expectation else None
     for target in targets or ():
         if f"device-{target}" not in extras:
-            message = f"No extra device-{target} leads to the code for {target}."
-            yield view.finding("error", CHECK, message)
+            yield error(f"No extra device-{target} leads to the code for {target}.")
     for member, facts in facts_by_member.items():
         if facts.bundles:
-            message = "It still holds device code, while that of other files was moved."
-            yield view.finding(
-                "error",
-                CHECK,
-                message,
-                member,
-            )
+            yield error("It still holds device code, while that of other files was moved.", member)
 
 
-def _check_bundles(view: WheelView, facts_by_member: Mapping[str, DeviceFacts]) -> Iterator[Finding]:
+def _check_bundles(facts_by_member: Mapping[str, DeviceFacts]) -> Iterator[Finding]:
     for member, facts in facts_by_member.items():
         count = len(facts.bundles)
         if facts.registered is not None and facts.registered > count:
-            message = f"It registers {facts.registered} bundles and holds {count}."
-            yield view.finding(
-                "error",
-                CHECK,
-                message,
-                member,
-            )
+            yield error(f"It registers {facts.registered} bundles and holds {count}.", member)
         if count and not facts.targets:
-            message = f"Its {count} bundles hold no device code."
-            yield view.finding(
-                "error",
-                CHECK,
-                message,
-                member,
-            )
+            yield error(f"Its {count} bundles hold no device code.", member)
 
 
 def _compare_targets(
-    view: WheelView,
-    requested_targets: Sequence[str],
-    policy: Policy,
-    facts_by_member: Mapping[str, DeviceFacts],
+    view: WheelView, requested_targets: Sequence[str], facts_by_member: Mapping[str, DeviceFacts]
 ) -> Iterator[Finding]:
     code_targets: set[str] = set()
     for facts in facts_by_member.values():
         code_targets |= facts.targets
     if requested_targets and not code_targets:
-        if view.name.distribution in policy.device_code:
-            message = f"There is no device code; {', '.join(requested_targets)} are expected."
-            yield view.finding("error", CHECK, message)
+        if view.name.distribution in view.options.policy.device_code:
+            yield error(f"There is no device code; {', '.join(requested_targets)} are expected.")
         return
 
     for target in requested_targets:
@@ -254,17 +200,15 @@ def _compare_targets(
             variants = [variant for variant in code_targets if processor(variant) == processor(target)]
             if variants:
                 message += f", only for {', '.join(sorted(variants))}"
-            yield view.finding("error", CHECK, f"{message}.")
+            yield error(f"{message}.")
             continue
         for member, facts in facts_by_member.items():
             if facts.targets and not is_covered(target, facts.targets):
-                message = f"This file has no device code for {target}."
-                yield view.finding("note", CHECK, message, member)
+                yield note(f"This file has no device code for {target}.", member)
 
     unrequested = [target for target in code_targets if not is_requested(target, requested_targets)]
     if unrequested:
-        message = f"It holds device code for {', '.join(sorted(unrequested))}, which was not requested."
-        yield view.finding("warning", CHECK, message)
+        yield warning(f"It holds device code for {', '.join(sorted(unrequested))}, which was not requested.")
 
 
 def processor(target: str) -> str:

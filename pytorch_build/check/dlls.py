@@ -10,19 +10,20 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
 from core.binaries import pe
-from pytorch_build.check import Finding, Severity, WheelMember, WheelView, some
-from pytorch_build.check.policy import ExpectedLibraries, Policy, Windows, expected_libraries, matches
+from pytorch_build.check import Finding, error, note, path_in_site_packages, some, warning
+from pytorch_build.check.policy import ExpectedLibraries, Windows, expected_libraries, matches
 
 if TYPE_CHECKING:
     from packaging.tags import Tag
 
-CHECK = "dll"
+    from pytorch_build.check import WheelView
+
 DllOrigin = Literal["system", "redistributable", "debug", "python"]
 _PLATFORM = "win_amd64"
 _PYTHON = re.compile(r"python3\d*t?(_d)?\.dll")
@@ -32,21 +33,21 @@ _CPYTHON_ABI = re.compile(r"cp(?P<version>3\d+)(?P<free_threaded>t?)")
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """Where a wheel's files may find DLLs: `folders` of the wheel's own by name, in small letters."""
+    """Where a wheel's files may find DLLs.
 
-    policy: Policy
+    Attributes:
+        windows: Those that machines have.
+        expected: Those of distributions that the wheel requires.
+        python: Those of the Pythons that the wheel is for.
+        tags: These Pythons' tags, in words.
+        folders: The folders of the wheel's own, by name in small letters.
+    """
+
+    windows: Windows
     expected: ExpectedLibraries
     python: frozenset[str]
     tags: str
     folders: Mapping[str, Sequence[str]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fault:
-    """What is wrong with a DLL that is needed; `sentence` continues what names it."""
-
-    severity: Severity
-    sentence: str
 
 
 def is_dll(name: str) -> bool:
@@ -54,98 +55,64 @@ def is_dll(name: str) -> bool:
     return name.lower().endswith((".dll", ".pyd", ".exe"))
 
 
-def check(view: WheelView, policy: Policy) -> Iterator[Finding]:
+def check(view: WheelView) -> Iterator[Finding]:
     """Judge the DLLs, extension modules and programs of a wheel for Windows."""
     if _PLATFORM not in view.platforms:
         return
 
     folders: defaultdict[str, list[str]] = defaultdict(list)
     for member in view.members:
-        folders[PurePosixPath(member.name).name.lower()].append(_folder(member))
+        folders[PurePosixPath(member).name.lower()].append(_folder(member))
     pythons = {f"{tag.interpreter}-{tag.abi}" for tag in view.name.tags}
     surroundings = Surroundings(
-        policy=policy,
-        expected=expected_libraries(view, policy),
+        windows=view.options.policy.windows,
+        expected=expected_libraries(view),
         python=python_dlls(view.name.tags),
         tags=", ".join(sorted(pythons)),
         folders=folders,
     )
-    binaries = {binary.member.name: binary for binary in view.binaries}
-    for member in view.members:
-        binary = binaries.get(member.name)
+    binaries = {binary.name: binary for binary in view.binaries}
+    for member, size in view.members.items():
+        binary = binaries.get(member)
         if binary is not None and binary.pe is not None:
-            yield from _compare_kind(view, member, binary.pe)
-            yield from _find_missing_dlls(
-                view,
-                surroundings,
-                member,
-                binary.pe,
-            )
-        elif member.size and is_dll(member.name) and not (binary and binary.problems):
-            yield view.finding(
-                "error",
-                CHECK,
-                "It is not 64-bit code, whatever its name says.",
-                member.name,
-            )
+            yield from _compare_kind(member, binary.pe)
+            yield from _find_missing_dlls(surroundings, member, binary.pe)
+        elif size and is_dll(member) and not (binary and binary.problems):
+            yield error("It is not 64-bit code, whatever its name says.", member)
 
 
-def _compare_kind(
-    view: WheelView,
-    member: WheelMember,
-    facts: pe.PeFacts,
-) -> Iterator[Finding]:
-    if facts.dll is member.name.lower().endswith(".exe"):
-        yield view.finding(
-            "error",
-            CHECK,
-            "It is a program and no DLL, or the reverse.",
-            member.name,
-        )
+def _compare_kind(member: str, facts: pe.PeFacts) -> Iterator[Finding]:
+    if facts.dll is member.lower().endswith(".exe"):
+        yield error("It is a program and no DLL, or the reverse.", member)
     if facts.machine != pe.AMD64:
-        yield view.finding(
-            "error",
-            CHECK,
-            f"It is for another processor (machine {facts.machine:#x}) than {_PLATFORM}.",
-            member.name,
-        )
+        yield error(f"It is for another processor (machine {facts.machine:#x}) than {_PLATFORM}.", member)
 
 
-def _find_missing_dlls(
-    view: WheelView,
-    surroundings: Surroundings,
-    member: WheelMember,
-    facts: pe.PeFacts,
-) -> Iterator[Finding]:
+def _find_missing_dlls(surroundings: Surroundings, member: str, facts: pe.PeFacts) -> Iterator[Finding]:
     """Look for each needed DLL; those that are missing for one reason make one finding."""
     for fault, names in _faults(surroundings, member, facts.needed).items():
-        yield view.finding(
-            fault.severity,
-            CHECK,
-            f"It needs {some(names)}{fault.sentence}",
-            member.name,
+        yield replace(
+            fault,
+            message=f"It needs {some(names)}{fault.message}",
+            where=member,
         )
 
     for fault, names in _faults(surroundings, member, facts.delayed).items():
+        message = f"It needs {some(names)}{fault.message}"
         # What is loaded late does not stop an import.
-        severity = "warning" if fault.severity == "error" else fault.severity
-        message = f"It needs {some(names)}{fault.sentence}"
         if fault.severity == "error":
-            message += " It is loaded when it is first called."
-        yield view.finding(
-            severity,
-            CHECK,
-            message,
-            member.name,
-        )
+            yield warning(f"{message} It is loaded when it is first called.", member)
+        else:
+            yield replace(
+                fault,
+                message=message,
+                where=member,
+            )
 
 
-def _faults(
-    surroundings: Surroundings,
-    member: WheelMember,
-    names: Sequence[str],
-) -> Mapping[Fault, Sequence[str]]:
-    names_by_fault: defaultdict[Fault, list[str]] = defaultdict(list)
+def _faults(surroundings: Surroundings, member: str, names: Sequence[str]) -> Mapping[Finding, Sequence[str]]:
+    """Return the DLLs that may be missing, by what is wrong with them."""
+    names_by_fault: defaultdict[Finding, list[str]] = defaultdict(list)
     for name in names:
         fault = _fault_of_dll(surroundings, member, name)
         if fault is not None:
@@ -153,30 +120,24 @@ def _faults(
     return names_by_fault
 
 
-def _fault_of_dll(
-    surroundings: Surroundings,
-    member: WheelMember,
-    name: str,
-) -> Fault | None:
-    """Return why a needed DLL may be missing; None where it is found."""
+def _fault_of_dll(surroundings: Surroundings, member: str, name: str) -> Finding | None:
+    """Return why a needed DLL may be missing, in words that continue its name; None where it is found."""
     lower_name = name.lower()
-    windows = surroundings.policy.windows
+    windows = surroundings.windows
     folders = surroundings.folders.get(lower_name)
     if folders:
-        is_found = any(matches(folder, windows.folders) for folder in folders) or _folder(member) in folders
-        sentence = ", which the wheel has in a folder that nothing adds to the search."
-        return None if is_found else Fault(severity="warning", sentence=sentence)
+        is_found = _folder(member) in folders or any(matches(folder, windows.folders) for folder in folders)
+        fault = warning(", which the wheel has in a folder that nothing adds to the search.")
+        return None if is_found else fault
 
     kind = origin(name, windows)
     if kind == "python":
-        sentence = f", which is not of the Python that the wheel is for ({surroundings.tags})."
-        is_found = lower_name in surroundings.python
-        return None if is_found else Fault(severity="error", sentence=sentence)
+        fault = error(f", which is not of the Python that the wheel is for ({surroundings.tags}).")
+        return None if lower_name in surroundings.python else fault
     if kind == "debug":
-        return Fault(severity="error", sentence=" of the debug run-time, which only Visual Studio has.")
+        return error(" of the debug run-time, which only Visual Studio has.")
     if kind == "redistributable":
-        sentence = " of Visual C++'s redistributable: the machine must have it."
-        return Fault(severity="note", sentence=sentence)
+        return note(" of Visual C++'s redistributable: the machine must have it.")
     if kind == "system" or matches(lower_name, surroundings.expected.patterns):
         return None
 
@@ -184,11 +145,11 @@ def _fault_of_dll(
     sentence = ", which nothing provides."
     if provider is not None:
         sentence = f" of {provider}, but METADATA does not require {provider}."
-    return Fault(severity="error", sentence=sentence)
+    return error(sentence)
 
 
-def _folder(member: WheelMember) -> str:
-    return str(PurePosixPath(member.path_in_site_packages or member.name).parent)
+def _folder(member: str) -> str:
+    return str(PurePosixPath(path_in_site_packages(member) or member).parent)
 
 
 @cache

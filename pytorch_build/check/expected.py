@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from core.run.records import LEFT_OUT_TARGETS
-from pytorch_build.check import Expectation, Finding, WheelView
+from pytorch_build.check import Expectation, Finding, WheelView, error, warning
 from pytorch_build.check.policy import required_name
 from pytorch_build.check.tags import accepts
 from pytorch_build.components import COMPONENTS
@@ -19,86 +19,48 @@ if TYPE_CHECKING:
     from core.run import records
     from pytorch_build.context import Context
 
-CHECK = "expected"
 
-
-def check(
-    view: WheelView,
-    expectation: Expectation,
-) -> Iterator[Finding]:
+def check(view: WheelView) -> Iterator[Finding]:
     """Compare a wheel with what is expected of it."""
+    expectation = view.expectation
+    if expectation is None:
+        return
+
     name = view.name
     if canonicalize_name(expectation.distribution) != name.distribution:
-        message = f"This is {name.distribution}; {expectation.distribution} is expected."
-        yield view.finding(
-            "error",
-            CHECK,
-            message,
-        )
+        yield error(f"This is {name.distribution}; {expectation.distribution} is expected.")
     if Version(expectation.version) != name.version:
-        message = f"The version is {name.version}; {expectation.version} is expected."
-        yield view.finding(
-            "error",
-            CHECK,
-            message,
-        )
+        yield error(f"The version is {name.version}; {expectation.version} is expected.")
 
     python_tag = expectation.python_tag
     if python_tag and not any(accepts(python_tag, tag) for tag in name.tags):
         pythons = {f"{tag.interpreter}-{tag.abi}" for tag in name.tags}
-        message = f"The wheel is for {', '.join(sorted(pythons))}; {python_tag} is expected."
-        yield view.finding(
-            "error",
-            CHECK,
-            message,
-        )
+        yield error(f"The wheel is for {', '.join(sorted(pythons))}; {python_tag} is expected.")
     if expectation.left_out_targets:
         targets = ", ".join(expectation.left_out_targets)
-        message = f"It is for a part of its GPU family: the build was told to leave out {targets}."
-        yield view.finding(
-            "warning",
-            CHECK,
-            message,
-        )
+        yield warning(f"It is for a part of its GPU family: the build was told to leave out {targets}.")
     if view.metadata is not None:
-        yield from _compare_requirements(
-            view,
-            view.metadata.requires_dist,
-            expectation,
-        )
+        yield from _compare_requirements(view.metadata.requires_dist, expectation.requires)
 
 
 def _compare_requirements(
-    view: WheelView,
-    requires_dist: tuple[str, ...],
-    expectation: Expectation,
+    requires_dist: Iterable[str], expected_requirements: Iterable[str]
 ) -> Iterator[Finding]:
     stated_requirements = [Requirement(text) for text in requires_dist if required_name(text)]
-    for text in expectation.requires:
+    for text in expected_requirements:
         expected = Requirement(text)
         name = canonicalize_name(expected.name)
         stated = [
             requirement for requirement in stated_requirements if canonicalize_name(requirement.name) == name
         ]
         if not stated:
-            yield view.finding(
-                "error",
-                CHECK,
-                f"METADATA does not require {expected}.",
-            )
+            yield error(f"METADATA does not require {expected}.")
         elif not any(_is_met(expected, requirement) for requirement in stated):
             listed = ", ".join(sorted(str(requirement) for requirement in stated))
-            yield view.finding(
-                "error",
-                CHECK,
-                f"METADATA requires {listed}; {expected} is expected.",
-            )
+            yield error(f"METADATA requires {listed}; {expected} is expected.")
 
 
-def _is_met(
-    expected: Requirement,
-    stated: Requirement,
-) -> bool:
+def _is_met(expected: Requirement, stated: Requirement) -> bool:
     """Return whether METADATA requires what is expected: at most with more extras, under no condition."""
     if stated.marker is not None and expected.marker is None and not stated.marker.evaluate():
         return False
@@ -115,14 +77,7 @@ def expectations(context: Context) -> Mapping[str, Expectation]:
         is_of_ref = project in COMPONENTS and record.cell.torch_ref == context.ref.name
         if is_of_ref and record.status == "ok":
             builds[project] = record
-    return {
-        COMPONENTS[project].distribution: _expected_wheel(
-            context,
-            project,
-            builds,
-        )
-        for project in builds
-    }
+    return {COMPONENTS[project].distribution: _expected_wheel(context, project, builds) for project in builds}
 
 
 def machine_libraries(context: Context) -> frozenset[str]:
@@ -133,11 +88,7 @@ def machine_libraries(context: Context) -> frozenset[str]:
     return frozenset(libraries)
 
 
-def _expected_wheel(
-    context: Context,
-    project: str,
-    builds: Mapping[str, records.Record],
-) -> Expectation:
+def _expected_wheel(context: Context, project: str, builds: Mapping[str, records.Record]) -> Expectation:
     component = COMPONENTS[project]
     build = builds[project]
     inputs = build.inputs

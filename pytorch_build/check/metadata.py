@@ -15,6 +15,8 @@ from packaging.metadata import InvalidMetadata, Metadata, parse_email
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from pytorch_build.check import error, warning
+
 if TYPE_CHECKING:
     from importlib.metadata._meta import SimplePath
     from os import PathLike
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from core.wheel import WheelMetadata
     from pytorch_build.check import Finding, WheelView
 
-CHECK = "metadata"
 _KNOWN_MAJOR_VERSION = "2"
 # importlib.metadata's own rule of what an entry point names, of which it makes no error.
 _OBJECT = re.compile(r"(?P<module>[\w.]+)\s*(:\s*(?P<attribute>[\w.]+)\s*)?(\[.*\]\s*)?")
@@ -35,29 +36,26 @@ def check(view: WheelView) -> Iterator[Finding]:
     if view.metadata is not None:
         yield from _compare_with_file_name(view, view.metadata)
         for fault in invalid_fields(view.metadata.raw):
-            yield view.finding("error", CHECK, f"METADATA has an invalid {fault.field.title()}: {fault}.")
-        yield from _find_direct_references(view, view.metadata)
+            yield error(f"METADATA has an invalid {fault.field.title()}: {fault}.")
+        yield from _find_direct_references(view.metadata)
         if not view.metadata.license:
             message = "METADATA names no licence: neither License-Expression nor License, and no classifier."
-            yield view.finding("warning", CHECK, message)
+            yield warning(message)
     yield from _find_invalid_entry_points(view)
 
 
 def _compare_with_file_name(view: WheelView, metadata: WheelMetadata) -> Iterator[Finding]:
     name = view.name
     if canonicalize_name(metadata.name) != name.distribution:
-        message = f"METADATA is that of {metadata.name}, the file name that of {name.distribution}."
-        yield view.finding("error", CHECK, message)
+        yield error(f"METADATA is that of {metadata.name}, the file name that of {name.distribution}.")
     if metadata.version != name.version:
-        message = f"METADATA says version {metadata.version}, the file name {name.version}."
-        yield view.finding("error", CHECK, message)
+        yield error(f"METADATA says version {metadata.version}, the file name {name.version}.")
 
     # uv looks for the folder by this name where it removes a distribution.
     expected_folder = "-".join(name.filename.split("-")[:2]) + ".dist-info"
-    for folder in sorted({member.name.partition("/")[0] for member in view.members}):
+    for folder in sorted({name.partition("/")[0] for name in view.members}):
         if folder.endswith(".dist-info") and folder != expected_folder:
-            message = f"Its folder is {folder}; the file name says {expected_folder}."
-            yield view.finding("warning", CHECK, message)
+            yield warning(f"Its folder is {folder}; the file name says {expected_folder}.")
 
 
 def invalid_fields(raw: bytes) -> list[InvalidMetadata]:
@@ -78,15 +76,14 @@ def invalid_fields(raw: bytes) -> list[InvalidMetadata]:
     return faults
 
 
-def _find_direct_references(view: WheelView, metadata: WheelMetadata) -> Iterator[Finding]:
+def _find_direct_references(metadata: WheelMetadata) -> Iterator[Finding]:
     for text in metadata.requires_dist:
         try:
             url = Requirement(text).url
         except InvalidRequirement:
             continue  # the field is invalid
         if url:
-            message = f"Requires-Dist {text!r} is a direct reference, which indexes refuse."
-            yield view.finding("error", CHECK, message)
+            yield error(f"Requires-Dist {text!r} is a direct reference, which indexes refuse.")
 
 
 class _EntryPointsFile(Distribution):
@@ -125,7 +122,7 @@ def _find_invalid_entry_points(view: WheelView) -> Iterator[Finding]:
     try:
         entry_points = _parse_entry_points(view.entry_points)
     except ValueError as problem:
-        yield view.finding("error", CHECK, f"entry_points.txt cannot be read: {problem}.")
+        yield error(f"entry_points.txt cannot be read: {problem}.")
         return
 
     names: set[tuple[str, str]] = set()
@@ -133,10 +130,9 @@ def _find_invalid_entry_points(view: WheelView) -> Iterator[Finding]:
         text = f"{entry_point.name} = {entry_point.value}"
         fault = _fault_of_entry_point(entry_point)
         if fault is not None:
-            yield view.finding("error", CHECK, f"Entry point {text!r} of {entry_point.group}: {fault}.")
+            yield error(f"Entry point {text!r} of {entry_point.group}: {fault}.")
         if (entry_point.group, entry_point.name) in names:
-            message = f"Entry point {text!r} of {entry_point.group}: its group has the name twice."
-            yield view.finding("warning", CHECK, message)
+            yield warning(f"Entry point {text!r} of {entry_point.group}: its group has the name twice.")
         names.add((entry_point.group, entry_point.name))
 
 

@@ -7,8 +7,8 @@ have the form of `policy.toml`; lists add to what is there, other values replace
 from __future__ import annotations
 
 import re  # noqa: TC003 - pydantic reads it
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,8 +20,10 @@ from pydantic import Field, field_validator
 from core import files
 from core.data import Model, merged, read_once, read_toml, tables_of_user, user_file, validated
 from pytorch_build.components import COMPONENTS, TORCH
-from pytorch_build.components.allowed import Allowed  # noqa: TC001 - pydantic reads it
-from pytorch_build.components.component import WheelSizes  # noqa: TC001 - pydantic reads it
+from pytorch_build.components.component import (
+    Allowed,  # noqa: TC001 - pydantic reads it
+    WheelSizes,  # noqa: TC001 - pydantic reads it
+)
 
 if TYPE_CHECKING:
     from pytorch_build.check import WheelView
@@ -166,6 +168,28 @@ def _policy_with_user_tables(
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """How wheels are checked.
+
+    Attributes:
+        build_paths: Folders that no text file of a wheel may mention.
+        policy: What is allowed.
+        loader: The libraries that the loader of the machine finds that built the wheels.
+        members_of_rocm: Where the ROCm wheels around this one have files, by file name; None where that is
+            unknown.
+        scratch: The folder for temporary files.
+        jobs: How many members are read at a time.
+    """
+
+    build_paths: tuple[str, ...] = ()
+    policy: Policy = field(default_factory=load_policy)
+    loader: frozenset[str] = frozenset()
+    members_of_rocm: Mapping[str, Sequence[str]] | None = None
+    scratch: Path | None = None
+    jobs: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExpectedLibraries:
     """Patterns of the libraries that a wheel may expect of others.
 
@@ -185,8 +209,9 @@ class ExpectedLibraries:
         return None
 
 
-def expected_libraries(view: WheelView, policy: Policy) -> ExpectedLibraries:
+def expected_libraries(view: WheelView) -> ExpectedLibraries:
     """Return what a wheel may expect of the distributions that it requires."""
+    policy = view.options.policy
     distribution = view.name.distribution
     names = _names_of_providers(view, policy)
     patterns: list[str] = []

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from core.archive.zips import read_archive
 from core.binaries import elf, pe
 from core.errors import ArtifactError, WheelError
 from core.wheel import find_dist_info, parse_wheel_name, read_metadata, read_small_member, read_wheel_info
 from core.wheel.record import RecordProblem, Tap, verify_record
-from pytorch_build.check import Binary, WheelMember, WheelView, device_code
+from pytorch_build.check import Binary, Expectation, WheelView, device_code
 from pytorch_build.check.bundles import BundleError
 from pytorch_build.check.contents import find_promise
 from rocm_packaging.packages import kpack
+
+if TYPE_CHECKING:
+    from pytorch_build.check.policy import CheckOptions
 
 _Facts = TypeVar("_Facts")
 _TEXT_SUFFIXES = (".py", ".cmake", ".pc", ".json", ".txt", ".la", ".h", ".toml", ".cfg")
@@ -26,51 +29,39 @@ _MAGICS = (elf.MAGIC, pe.MAGIC, kpack.MAGIC, *device_code.MAGICS)
 
 
 def read_wheel(
-    path: Path,
-    *,
-    build_folders: tuple[str, ...] = (),
-    scratch: Path | None = None,
-    jobs: int | None = None,
+    path: Path, options: CheckOptions, expectation: Expectation | None = None
 ) -> tuple[WheelView, tuple[RecordProblem, ...]]:
     """Return the view of a wheel, and what is wrong with it as an archive.
-
-    `build_folders` are looked for in its text files. Temporary files go to `scratch`.
 
     Raises:
         WheelError: It is no wheel at all.
     """
     name = parse_wheel_name(path.name)
-    members: dict[str, WheelMember] = {}
-    for member in read_archive(path).members:
-        if not member.is_folder:
-            members[member.name] = WheelMember(name=member.name, size=member.size)
-
-    reader = _MemberReader(members, build_folders)
+    sizes = {member.name: member.size for member in read_archive(path).members if not member.is_folder}
+    reader = _MemberReader(sizes, options.build_paths)
     tap = Tap(
         wanted=reader.is_wanted,
         inspect=reader.inspect,
-        folder=scratch,
+        folder=options.scratch,
     )
-    problems = list(verify_record(path, tap=tap, jobs=jobs))
+    problems = list(verify_record(path, tap=tap, jobs=options.jobs))
     view = WheelView(
         name=name,
         size=path.stat().st_size,
-        members=tuple(members[member_name] for member_name in sorted(members)),
+        members=dict(sorted(sizes.items())),
         metadata=_try_to_read(read_metadata, path, problems),
         info=_try_to_read(read_wheel_info, path, problems),
         entry_points=_try_to_read(_read_entry_points, path, problems) or "",
-        binaries=tuple(sorted(reader.binaries, key=lambda binary: binary.member.name)),
+        binaries=tuple(sorted(reader.binaries, key=lambda binary: binary.name)),
         mentions=tuple(sorted(reader.mentions)),
         texts=reader.texts,
+        options=options,
+        expectation=expectation,
     )
     return view, tuple(problems)
 
 
-def _try_to_read(
-    read: Callable[[Path], _Facts],
-    path: Path,
-    problems: list[RecordProblem],
-) -> _Facts | None:
+def _try_to_read(read: Callable[[Path], _Facts], path: Path, problems: list[RecordProblem]) -> _Facts | None:
     """Return what can be read of a wheel; add what is wrong to the problems that are known."""
     try:
         return read(path)
@@ -95,40 +86,28 @@ def _read_entry_points(path: Path) -> str:
 class _MemberReader:
     """Takes compiled and text members out of the verifying pass; several threads add whole values."""
 
-    def __init__(
-        self,
-        members: Mapping[str, WheelMember],
-        build_folders: tuple[str, ...],
-    ) -> None:
-        self._members = members
+    def __init__(self, sizes: Mapping[str, int], build_folders: tuple[str, ...]) -> None:
+        self._sizes = sizes
         self._build_folders = build_folders
         self.binaries: list[Binary] = []
         self.mentions: list[tuple[str, str]] = []
         self.texts: dict[str, str] = {}
 
-    def is_wanted(
-        self,
-        name: str,
-        first_bytes: bytes,
-    ) -> bool:
+    def is_wanted(self, name: str, first_bytes: bytes) -> bool:
         """Return whether a member is to be inspected; keep the text of what should be compiled."""
         if first_bytes.startswith(_MAGICS):
             return True
         if find_promise(name):
             self.texts[name] = first_bytes[:_MOST_OF_A_SCRIPT].decode("latin-1")
-        is_small_text = name.endswith(_TEXT_SUFFIXES) and self._members[name].size <= _MOST_TEXT
+        is_small_text = name.endswith(_TEXT_SUFFIXES) and self._sizes[name] <= _MOST_TEXT
         return bool(self._build_folders) and is_small_text
 
-    def inspect(
-        self,
-        name: str,
-        file: Path,
-    ) -> None:
+    def inspect(self, name: str, file: Path) -> None:
         """Read a member's facts."""
         with file.open("rb") as stream:
             is_code = stream.read(_LONGEST_MAGIC).startswith(_MAGICS)
         if is_code:
-            self.binaries.append(read_binary(self._members[name], file))
+            self.binaries.append(read_binary(name, file))
             return
 
         content = file.read_bytes()
@@ -137,16 +116,16 @@ class _MemberReader:
                 self.mentions.append((name, folder))
 
 
-def read_binary(member: WheelMember, file: Path) -> Binary:
+def read_binary(name: str, file: Path) -> Binary:
     """Return a compiled file's headers and device code; what cannot be read becomes a problem of it."""
-    binary = Binary(member=member)
+    binary = Binary(name=name)
     try:
         with file.open("rb") as stream:
             magic = stream.read(len(elf.MAGIC))
             if magic == elf.MAGIC:
-                binary = replace(binary, elf=elf.read_all_facts(stream, member.name))
+                binary = replace(binary, elf=elf.read_all_facts(stream, name))
             elif magic.startswith(pe.MAGIC):
-                binary = replace(binary, pe=pe.read_needs(stream, member.name))
+                binary = replace(binary, pe=pe.read_needs(stream, name))
         if binary.elf is not None:
             return replace(binary, device=device_code.elf_facts(binary.elf, device_code.mapped(file)))
         if binary.pe is not None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -21,8 +21,8 @@ from pytorch_build.check import (
     contents,
     device_code,
     dlls,
+    error,
     expected,
-    file_names,
     libraries,
     metadata,
     site_packages,
@@ -30,7 +30,7 @@ from pytorch_build.check import (
     tags,
     wheel_set,
 )
-from pytorch_build.check.policy import Policy, load_policy
+from pytorch_build.check.policy import CheckOptions
 from pytorch_build.check.reading import read_wheel
 from pytorch_build.check.wheel_set import distribution_of
 from rocm_packaging.packages import kpack
@@ -39,21 +39,19 @@ from rocm_packaging.packages.layouts import host_distribution, is_rocm
 _RECORD_CHECK = "record"
 _MOST_WHEELS_AT_ONCE = 4
 
-
-@dataclass(frozen=True, kw_only=True)
-class CheckOptions:
-    """How wheels are checked: `build_paths` are folders that no text file of a wheel may mention.
-
-    The `loader` of the machine that built them finds these libraries. `members_of_rocm` is where the ROCm
-    wheels around one of them have their files; None where they are not known.
-    """
-
-    build_paths: tuple[str, ...] = ()
-    policy: Policy = field(default_factory=load_policy)
-    loader: frozenset[str] = frozenset()
-    members_of_rocm: Mapping[str, Sequence[str]] | None = None
-    scratch: Path | None = None
-    jobs: int | None = None
+# What each subject's findings are called. Several modules judge contents.
+_RULES: Sequence[tuple[str, Callable[[WheelView], Iterator[Finding]]]] = (
+    ("expected", expected.check),
+    ("metadata", metadata.check),
+    ("tags", tags.check),
+    ("policy", contents.name_policy),
+    ("contents", contents.check),
+    ("size", contents.compare_size),
+    ("contents", site_packages.check),
+    ("elf", libraries.check),
+    ("dll", dlls.check),
+    ("device_code", device_code.check),
+)
 
 
 def loader_libraries() -> frozenset[str]:
@@ -126,9 +124,7 @@ def _expectation_of(distribution: str, expectations: Mapping[str, Expectation]) 
 
 
 def check_wheel(
-    path: Path,
-    expectation: Expectation | None = None,
-    options: CheckOptions | None = None,
+    path: Path, expectation: Expectation | None = None, options: CheckOptions | None = None
 ) -> tuple[Finding, ...]:
     """Check one wheel. A file that is not a wheel at all is an error finding, so that the others go on."""
     findings, _machine_libraries = check_built_wheel(path, expectation, options or CheckOptions())
@@ -136,42 +132,16 @@ def check_wheel(
 
 
 def check_built_wheel(
-    path: Path,
-    expectation: Expectation | None,
-    options: CheckOptions,
+    path: Path, expectation: Expectation | None, options: CheckOptions
 ) -> tuple[tuple[Finding, ...], frozenset[str]]:
     """Check one wheel; return also which libraries it needs of those that this machine's loader finds."""
     try:
-        view, problems = read_wheel(
-            path,
-            build_folders=options.build_paths,
-            scratch=options.scratch,
-            jobs=options.jobs,
-        )
+        view, problems = read_wheel(path, options, expectation)
     except (WheelError, MissingInputError) as problem:
-        message = _without_file_name(problem.message, path.name)
-        finding = Finding(
-            severity="error",
-            check=_RECORD_CHECK,
-            wheel=path.name,
-            where="",
-            message=message,
-        )
-        return (finding,), frozenset()
+        return (_record_finding(path.name, problem.message, ""),), frozenset()
 
-    view = replace(view, members_of_rocm=options.members_of_rocm)
-    findings: list[Finding] = []
-    for record_problem in problems:
-        message = _without_file_name(record_problem.message, path.name)
-        findings.append(
-            view.finding(
-                "error",
-                _RECORD_CHECK,
-                message,
-                record_problem.member,
-            )
-        )
-    findings += _judge(view, expectation, options)
+    findings = [_record_finding(path.name, problem.message, where=problem.member) for problem in problems]
+    findings += judge(view)
     needed: set[str] = set()
     for binary in view.binaries:
         if binary.elf is not None:
@@ -180,45 +150,40 @@ def check_built_wheel(
     return collapse_findings(findings), machine_libraries
 
 
-def _without_file_name(message: str, filename: str) -> str:
-    """Return what is said of a wheel without its name, which stands beside it."""
+def _record_finding(filename: str, message: str, where: str) -> Finding:
+    """Return what is wrong with a wheel as an archive, without its name, which stands beside it."""
     sentence = message.removeprefix(f"{filename}: ")
     if sentence.startswith(f"{filename} "):
-        return f"The wheel {sentence.removeprefix(f'{filename} ')}"
-    return sentence
+        sentence = f"The wheel {sentence.removeprefix(f'{filename} ')}"
+    return Finding(
+        severity="error",
+        check=_RECORD_CHECK,
+        wheel=filename,
+        where=where,
+        message=sentence,
+    )
 
 
-def _judge(
-    view: WheelView,
-    expectation: Expectation | None,
-    options: CheckOptions,
-) -> Iterator[Finding]:
-    policy = options.policy
-    yield from _report_unreadable_binaries(view)
-    if expectation is not None:
-        yield from expected.check(view, expectation)
-    yield from metadata.check(view)
-    yield from tags.check(view)
-    yield from contents.check(view, expectation, policy)
-    yield from site_packages.check(view, policy)
-    yield from file_names.check(view, policy)
-    yield from libraries.check(view, policy, options.loader)
-    yield from dlls.check(view, policy)
-    yield from device_code.check(view, expectation, policy)
-
-
-def _report_unreadable_binaries(view: WheelView) -> Iterator[Finding]:
+def judge(view: WheelView) -> Iterator[Finding]:
+    """Yield what the rules of every subject find."""
+    wheel = view.name.filename
     for binary in view.binaries:
-        name = binary.member.name
-        subject = libraries.CHECK
-        if name.endswith(kpack.SUFFIX):
-            subject = device_code.CHECK
-        elif dlls.is_dll(name):
-            subject = dlls.CHECK
+        subject = "elf"
+        if binary.name.endswith(kpack.SUFFIX):
+            subject = "device_code"
+        elif dlls.is_dll(binary.name):
+            subject = "dll"
         for problem in binary.problems:
-            yield view.finding(
-                "error",
-                subject,
-                problem,
-                name,
+            yield replace(
+                error(problem, binary.name),
+                check=subject,
+                wheel=wheel,
+            )
+
+    for subject, rule in _RULES:
+        for finding in rule(view):
+            yield replace(
+                finding,
+                check=subject,
+                wheel=wheel,
             )

@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
-from pytorch_build.check import path_in_site_packages
+from pytorch_build.check import error, path_in_site_packages, warning
 from pytorch_build.check.allowed import find_allowed
 from pytorch_build.check.metadata import SCRIPT_GROUPS, read_entry_points
-from pytorch_build.check.policy import USER_TABLE, Policy, matches, required_name
+from pytorch_build.check.policy import USER_TABLE, matches, required_name
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from pytorch_build.check import Finding, Severity, WheelView
-    from pytorch_build.components.allowed import Allowed
+    from pytorch_build.check import Finding, WheelView
+    from pytorch_build.components.component import Allowed
 
-CHECK = "contents"
 _MODULE_SUFFIXES = (".py", ".pyc", ".pyi", ".so", ".pyd")
 _SITE_FOLDERS = ("site-packages", "dist-packages")
 _PROGRAM_FOLDERS = ("bin", "Scripts", "scripts", "sbin")
@@ -109,27 +108,27 @@ class Installation:
     entry_points: tuple[EntryPoint, ...]
 
 
-def check(view: WheelView, policy: Policy) -> Iterator[Finding]:
+def check(view: WheelView) -> Iterator[Finding]:
     """Judge what a wheel brings: by the rules for any wheel, and by what its distribution may bring."""
     installation = read_installation(view)
-    yield from _find_startup_code(view, installation, policy)
+    yield from _find_startup_code(view, installation)
     yield from _find_standard_library(view, installation)
     yield from _find_installers(view, installation)
-    for wheel_member in view.members:
-        parts = wheel_member.name.split("/")
+    for member in view.members:
+        parts = member.split("/")
         is_data = parts[0].endswith(".data") and parts[1:2] == ["data"]
-        if is_data and installed_path(wheel_member.name) is not None:
+        if is_data and installed_path(member) is not None:
             message = "It gets into site-packages by way of the data folder; its place is purelib or platlib."
-            yield view.finding("error", CHECK, message, wheel_member.name)
+            yield error(message, member)
 
-    allowed = find_allowed(view.name.distribution, policy.allowed)
+    allowed = find_allowed(view.name.distribution, view.options.policy.allowed)
     if allowed is not None:
         yield from _find_unexpected(view, installation, allowed)
         return
     for name, member in installation.top_level.items():
         if module_name(name, member) in SHARED_NAMES:
             message = f"{name} is a top-level name that many wheels have: the one installed last wins."
-            yield view.finding("warning", CHECK, message, member)
+            yield warning(message, member)
 
 
 def read_installation(view: WheelView) -> Installation:
@@ -138,19 +137,19 @@ def read_installation(view: WheelView) -> Installation:
     programs: dict[str, str] = {}
     data_files: dict[str, str] = {}
     for member in view.members:
-        path = installed_path(member.name)
+        path = installed_path(member)
         if path is not None:
-            top_level.setdefault(path.split("/")[0], member.name)
+            top_level.setdefault(path.split("/")[0], member)
             continue
 
-        _folder, kind, *parts = member.name.split("/")
+        _folder, kind, *parts = member.split("/")
         is_program = kind == "scripts" or (kind == "data" and parts[0] in _PROGRAM_FOLDERS)
         if is_program:
-            programs.setdefault(parts[-1], member.name)
+            programs.setdefault(parts[-1], member)
         elif kind == "headers":
-            data_files.setdefault("/".join(("include", *parts)), member.name)
+            data_files.setdefault("/".join(("include", *parts)), member)
         else:
-            data_files.setdefault("/".join(parts), member.name)
+            data_files.setdefault("/".join(parts), member)
 
     entry_points = read_entry_points(view.entry_points)
     for entry_point in entry_points:
@@ -186,24 +185,15 @@ def module_name(top_level_name: str, member: str) -> str | None:
     return None
 
 
-def _find_startup_code(
-    view: WheelView,
-    installation: Installation,
-    policy: Policy,
-) -> Iterator[Finding]:
+def _find_startup_code(view: WheelView, installation: Installation) -> Iterator[Finding]:
     distribution = view.name.distribution
-    usual_files = policy.startup_files.get(distribution, ())
+    usual_files = view.options.policy.startup_files.get(distribution, ())
     for name, member in installation.top_level.items():
         if matches(name, usual_files):
             continue
         if name.endswith(".pth") or module_name(name, member) in STARTUP_MODULES:
             addition = f'startup_files.{distribution} = ["{name}"]'
-            yield view.finding(
-                "error",
-                CHECK,
-                f"{name} is read whenever Python starts. {_how_to_allow(addition)}",
-                member,
-            )
+            yield error(f"{name} is read whenever Python starts. {_how_to_allow(addition)}", member)
 
 
 def _find_standard_library(view: WheelView, installation: Installation) -> Iterator[Finding]:
@@ -213,13 +203,8 @@ def _find_standard_library(view: WheelView, installation: Installation) -> Itera
             continue
         # Backports have the name of what they were for an older Python.
         is_backport = canonicalize_name(module) == view.name.distribution
-        severity: Severity = "warning" if is_backport else "error"
-        yield view.finding(
-            severity,
-            CHECK,
-            f"Python has a module {module} of its own.",
-            member,
-        )
+        message = f"Python has a module {module} of its own."
+        yield warning(message, member) if is_backport else error(message, member)
 
 
 def _find_installers(view: WheelView, installation: Installation) -> Iterator[Finding]:
@@ -227,12 +212,7 @@ def _find_installers(view: WheelView, installation: Installation) -> Iterator[Fi
     for name, member in installation.top_level.items():
         owner = INSTALLER_MODULES.get(module_name(name, member) or "")
         if owner is not None and owner != distribution:
-            yield view.finding(
-                "error",
-                CHECK,
-                f"{name} belongs to {owner}, and would replace it.",
-                member,
-            )
+            yield error(f"{name} belongs to {owner}, and would replace it.", member)
 
     for name, member in installation.programs.items():
         program = name.lower().removesuffix(".exe").removesuffix("-script.py")
@@ -240,83 +220,41 @@ def _find_installers(view: WheelView, installation: Installation) -> Iterator[Fi
             program = program.rstrip("0123456789.-")
         owner = INSTALLER_PROGRAMS.get(program)
         if owner is not None and owner != distribution:
-            yield view.finding(
-                "error",
-                CHECK,
-                f"A program named {name} would replace that of {owner}.",
-                member,
-            )
+            yield error(f"A program named {name} would replace that of {owner}.", member)
 
 
-def _find_unexpected(
-    view: WheelView,
-    installation: Installation,
-    allowed: Allowed,
-) -> Iterator[Finding]:
+def _find_unexpected(view: WheelView, installation: Installation, allowed: Allowed) -> Iterator[Finding]:
+    """Find what is not among what a distribution may bring."""
     distribution = view.name.distribution
     top_level: dict[str, str] = {}
     for name, member in installation.top_level.items():
         module = module_name(name, member) or name
         if not name.endswith(".dist-info") and not matches(module, allowed.top_level):
             top_level[name] = member
-    yield from _report_unexpected(
-        view,
-        top_level,
-        "top_level",
-        "top-level name",
-        allowed.top_level,
-    )
-    yield from _report_unexpected(
-        view,
-        installation.programs,
-        "programs",
-        "program",
-        allowed.programs,
-    )
-    yield from _report_unexpected(
-        view, installation.data_files, "data_files", "data file", allowed.data_files
-    )
     other_entry_points: dict[str, str] = {}
     for entry_point in installation.entry_points:
         if entry_point.group not in SCRIPT_GROUPS:
             other_entry_points[f"{entry_point.group}:{entry_point.name}"] = ""
-    yield from _report_unexpected(
-        view, other_entry_points, "entry_points", "entry point", allowed.entry_points
-    )
-
     requirements: dict[str, str] = {}
     for text in view.metadata.requires_dist if view.metadata else ():
         name = required_name(text)  # "" where the checks of METADATA report it
         # An extra may name the distribution itself, with other extras.
         if name not in {"", distribution}:
             requirements[name] = ""
-    yield from _report_unexpected(
-        view,
-        requirements,
-        "requirements",
-        "requirement",
-        allowed.requirements,
-    )
 
-
-def _report_unexpected(
-    view: WheelView,
-    members: Mapping[str, str],
-    key: str,
-    kind: str,
-    patterns: Sequence[str],
-) -> Iterator[Finding]:
-    """Report the names that are not among patterns; `key` is where a policy would add them."""
-    distribution = view.name.distribution
-    for name, member in members.items():
-        if not matches(name, patterns):
-            addition = f'allowed.{distribution}.{key} = ["{name}"]'
-            yield view.finding(
-                "error",
-                CHECK,
-                f"{distribution} has no {kind} {name}. {_how_to_allow(addition)}",
-                member,
-            )
+    # Where a policy adds to them, with what each is called.
+    members_by_kind = {
+        ("top_level", "top-level name"): (top_level, allowed.top_level),
+        ("programs", "program"): (installation.programs, allowed.programs),
+        ("data_files", "data file"): (installation.data_files, allowed.data_files),
+        ("entry_points", "entry point"): (other_entry_points, allowed.entry_points),
+        ("requirements", "requirement"): (requirements, allowed.requirements),
+    }
+    for (key, kind), (members, patterns) in members_by_kind.items():
+        for name, member in members.items():
+            if not matches(name, patterns):
+                addition = f'allowed.{distribution}.{key} = ["{name}"]'
+                yield error(f"{distribution} has no {kind} {name}. {_how_to_allow(addition)}", member)
 
 
 def _how_to_allow(addition: str) -> str:

@@ -1,11 +1,14 @@
-"""Wheels that are checked together: parts that are missing, files that two of them have, requirements."""
+"""Wheels that are checked together: missing parts, shared files, what they require of each other and of ROCm.
+
+What cannot be read of a wheel is reported by its own checks, and left out here.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -15,18 +18,72 @@ from packaging.utils import canonicalize_name
 from core.archive.zips import read_archive
 from core.errors import MissingInputError, WheelError
 from core.wheel import read_metadata
+from core.wheel.distributions import is_ours
 from core.wheel.record import require_listing
-from pytorch_build.check import Finding, device_code, requirements, some
+from pytorch_build.check import Finding, some
 from pytorch_build.check.allowed import find_allowed
-from pytorch_build.check.contents import CHECK
 from pytorch_build.check.site_packages import installed_path
-from rocm_packaging.packages.layouts import device_target, is_rocm
+from rocm_packaging.packages.layouts import BOOTSTRAP, device_target, is_rocm
 
 if TYPE_CHECKING:
+    from packaging.version import Version
+
     from core.wheel.record import RecordRow
+    from pytorch_build.check import Severity
     from pytorch_build.check.policy import Policy
 
 _CORE = "rocm-sdk-core"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wheel:
+    """A wheel, with all that it requires."""
+
+    path: Path
+    distribution: str
+    version: Version
+    requirements: Sequence[Requirement]
+
+    @property
+    def device_packages(self) -> set[str]:
+        """The distributions of device code that its extras name."""
+        names: set[str] = set()
+        for requirement in self.requirements:
+            name = canonicalize_name(requirement.name)
+            is_of_extra = requirement.marker is not None and "extra" in str(requirement.marker)
+            if is_of_extra and name.startswith("amd-") and device_target(name):
+                names.add(name)
+        return names
+
+    @property
+    def rocm_versions(self) -> set[str]:
+        """The versions of ROCm that it requires exactly."""
+        versions: set[str] = set()
+        for requirement in self.requirements:
+            if _has_version_of_rocm(canonicalize_name(requirement.name)):
+                versions.update(clause.version for clause in requirement.specifier if clause.operator == "==")
+        return versions
+
+    def requirement_error(self, message: str) -> Finding:
+        """Return what is wrong with its requirements."""
+        return Finding(
+            severity="error",
+            check="requirements",
+            wheel=self.path.name,
+            message=message,
+        )
+
+
+def _read_wheels(paths: Sequence[Path]) -> Iterator[_Wheel]:
+    for path in paths:
+        with suppress(WheelError, MissingInputError, InvalidRequirement):
+            metadata = read_metadata(path)
+            yield _Wheel(
+                path=path,
+                distribution=canonicalize_name(metadata.name),
+                version=metadata.version,
+                requirements=list(map(Requirement, metadata.requires_dist)),
+            )
 
 
 def distribution_of(path: Path) -> str:
@@ -43,98 +100,147 @@ def members_of_rocm(wheels: Iterable[Path]) -> Mapping[str, Sequence[str]] | Non
         if not is_rocm(distribution):
             continue
         has_core = has_core or distribution == _CORE
-        with suppress(WheelError, MissingInputError):  # the wheel's own checks report it
+        with suppress(WheelError, MissingInputError):
             for member in read_archive(path).by_name:
                 members[PurePosixPath(member).name].append(member)
     return members if has_core else None
 
 
-def check(wheels: Sequence[Path], policy: Policy) -> Iterator[Finding]:
+def check(paths: Sequence[Path], policy: Policy) -> Iterator[Finding]:
     """Judge whether wheels belong together."""
-    yield from _find_missing_parts(wheels)
-    yield from _find_shared_files(wheels, policy)
-    yield from requirements.check(wheels)
+    wheels = list(_read_wheels(paths))
+    yield from _find_missing_parts(wheels, {distribution_of(path) for path in paths})
+    yield from _find_shared_files(paths, policy)
+    yield from _find_differences(wheels)
+    for wheel in wheels:
+        for requirement in wheel.requirements:
+            if is_ours(requirement.name):
+                yield from _check_requirement(wheel, requirement, wheels)
 
 
-def _find_missing_parts(wheels: Sequence[Path]) -> Iterator[Finding]:
+def _find_missing_parts(wheels: Sequence[_Wheel], distributions: set[str]) -> Iterator[Finding]:
     """Find hosts among the wheels whose device code is not all among them."""
-    distributions = {distribution_of(path) for path in wheels}
-    for path in wheels:
-        parts = _device_packages_of(path)
+    for wheel in wheels:
+        parts = wheel.device_packages
         missing = sorted(parts - distributions)
         if missing:
-            name = path.name.partition("-")[0]
+            filename = wheel.path.name
+            message = (
+                f"Its device code is in {', '.join(missing)}, which is not among these wheels; "
+                f"with an index that has them: pip install {filename.partition('-')[0]}[device-all]."
+            )
+            severity: Severity = "error" if parts & distributions else "warning"
             yield Finding(
-                severity="error" if parts & distributions else "warning",
-                check=device_code.CHECK,
-                wheel=path.name,
-                where="",
-                message=f"Its device code is in {', '.join(missing)}, which is not among these wheels; "
-                f"with an index that has them: pip install {name}[device-all].",
+                severity=severity,
+                check="device_code",
+                wheel=filename,
+                message=message,
             )
 
 
-def _device_packages_of(path: Path) -> set[str]:
-    """Return the wheels of device code that a wheel's extras name."""
-    packages: set[str] = set()
-    try:
-        for text in read_metadata(path).requires_dist:
-            requirement = Requirement(text)
-            name = canonicalize_name(requirement.name)
-            is_of_extra = requirement.marker is not None and "extra" in str(requirement.marker)
-            if is_of_extra and name.startswith("amd-") and device_target(name):
-                packages.add(name)
-    except (WheelError, MissingInputError, InvalidRequirement):
-        return set()  # the wheel's own checks report it
-    return packages
-
-
-@dataclass(frozen=True, kw_only=True)
-class _InstalledFile:
-    """A file below site-packages: two with one digest are the same file."""
-
-    wheel: str
-    distribution: str
-    digest: bytes
-
-
-def _find_shared_files(wheels: Sequence[Path], policy: Policy) -> Iterator[Finding]:
+def _find_shared_files(paths: Sequence[Path], policy: Policy) -> Iterator[Finding]:
     """Find files that the wheels of two distributions have in one place, with different contents.
 
     The wheel that is installed last wins, and whoever is removed takes the file along. Namespace packages may
     share the same __init__.py.
     """
-    if len({distribution_of(path) for path in wheels}) == 1:
+    if len({distribution_of(path) for path in paths}) == 1:
         return
-    first_files: dict[str, _InstalledFile] = {}
-    shared_paths: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    for path in wheels:
-        for place, file in _installed_files(path):
-            first_file = first_files.setdefault(place, file)
-            if first_file.digest == file.digest or first_file.distribution == file.distribution:
-                continue
-            # Nobody installs both where one is the other by another name.
-            allowed = find_allowed(file.distribution, policy.allowed)
-            if allowed is None or first_file.distribution not in allowed.replaces:
-                shared_paths[first_file.wheel, file.wheel].append(place)
+    first_files: dict[str, tuple[Path, bytes]] = {}
+    shared_places: defaultdict[tuple[Path, Path], list[str]] = defaultdict(list)
+    for path in paths:
+        for place, digest in _installed_files(path):
+            first_path, first_digest = first_files.setdefault(place, (path, digest))
+            if first_digest != digest and not _replaces(path, first_path, policy):
+                shared_places[first_path, path].append(place)
 
-    for (first_wheel, wheel), paths in shared_paths.items():
+    for (first_path, path), places in shared_places.items():
+        message = f"{first_path.name} has another file in its place: {some(places)}."
         yield Finding(
             severity="error",
-            check=CHECK,
-            wheel=wheel,
-            where=paths[0],
-            message=f"{first_wheel} has another file in its place: {some(paths)}.",
+            check="contents",
+            wheel=path.name,
+            where=places[0],
+            message=message,
         )
 
 
-def _installed_files(path: Path) -> Iterator[tuple[str, _InstalledFile]]:
-    """Yield the files that a wheel has below site-packages, each with its place there, as RECORD has them."""
+def _replaces(path: Path, first_path: Path, policy: Policy) -> bool:
+    """Return whether nobody installs both of two wheels, as one is the other, or is it by another name."""
     distribution = distribution_of(path)
+    first_distribution = distribution_of(first_path)
+    allowed = find_allowed(distribution, policy.allowed)
+    is_other_name = allowed is not None and first_distribution in allowed.replaces
+    return distribution == first_distribution or is_other_name
+
+
+def _installed_files(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the places below site-packages that a wheel has files for, with their digests in RECORD."""
     rows: Mapping[str, RecordRow | None] = {}
-    with suppress(WheelError, MissingInputError):  # the wheel's own checks report it
+    with suppress(WheelError, MissingInputError):
         rows = require_listing(path).rows
     for member, row in rows.items():
         place = installed_path(member)
         if place is not None and row is not None and ".dist-info/" not in place:
-            yield place, _InstalledFile(wheel=path.name, distribution=distribution, digest=row.digest)
+            yield place, row.digest
+
+
+# What wheels require of each other
+
+
+def _find_differences(wheels: Sequence[_Wheel]) -> Iterator[Finding]:
+    """Find wheels of one version, in one folder, that require different things.
+
+    uv reads one wheel of a version and takes what it requires for what all of them do.
+    """
+    first_wheels: dict[tuple[Path, str, Version], _Wheel] = {}
+    for wheel in wheels:
+        first_wheel = first_wheels.setdefault((wheel.path.parent, wheel.distribution, wheel.version), wheel)
+        difference = set(map(str, wheel.requirements)) ^ set(map(str, first_wheel.requirements))
+        if difference:
+            message = (
+                f"It and {first_wheel.path.name} do not both require {some(sorted(difference))}; "
+                "installers take the requirements of one wheel for those of its version."
+            )
+            yield replace(wheel.requirement_error(message), severity="warning")
+
+
+def _check_requirement(
+    wheel: _Wheel, requirement: Requirement, wheels: Sequence[_Wheel]
+) -> Iterator[Finding]:
+    """Find a requirement on another version than the set has, or on a wheel that requires another ROCm."""
+    candidates = _candidates(wheels, canonicalize_name(requirement.name))
+    specifier = requirement.specifier
+    matching_wheels = [wheel for wheel in candidates if specifier.contains(wheel.version, prereleases=True)]
+    if matching_wheels:
+        yield from _compare_rocm(wheel, matching_wheels)
+    elif candidates:
+        versions = ", ".join(sorted({str(candidate.version) for candidate in candidates}))
+        yield wheel.requirement_error(f"It requires {requirement}; these wheels are of {versions}.")
+
+
+def _candidates(wheels: Sequence[_Wheel], distribution: str) -> list[_Wheel]:
+    """Return the wheels that tell the version of a distribution; ROCm's packages have that of its core."""
+    candidates = [wheel for wheel in wheels if wheel.distribution == distribution]
+    if not candidates and _has_version_of_rocm(distribution):
+        candidates = [wheel for wheel in wheels if wheel.distribution == _CORE]
+    return candidates
+
+
+def _has_version_of_rocm(distribution: str) -> bool:
+    return is_rocm(distribution) and distribution != BOOTSTRAP
+
+
+def _compare_rocm(wheel: _Wheel, required_wheels: Sequence[_Wheel]) -> Iterator[Finding]:
+    """Compare the ROCm that a wheel requires with that of the wheels that it requires."""
+    versions = wheel.rocm_versions
+    for required_wheel in required_wheels:
+        required_versions = required_wheel.rocm_versions
+        if not versions or not required_versions or versions & required_versions:
+            return
+    required_wheel = required_wheels[0]
+    required_rocm = ", ".join(sorted(required_wheel.rocm_versions))
+    yield wheel.requirement_error(
+        f"It requires ROCm {', '.join(sorted(versions))}; "
+        f"{required_wheel.path.name} requires {required_rocm}."
+    )

@@ -12,8 +12,14 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from core.errors import MissingInputError, RocmError, UsageError
-from pytorch_build.components.allowed import Allowed
-from pytorch_build.components.component import Component, MachineNeed, VersionPlace, VersionRule, WheelSizes
+from pytorch_build.components.component import (
+    Allowed,
+    Component,
+    MachineNeed,
+    VersionPlace,
+    VersionRule,
+    WheelSizes,
+)
 from pytorch_build.components.steps import (
     BuildSteps,
     Overlay,
@@ -247,7 +253,10 @@ def _overlays(inputs: BuildInputs, facts: BuildFacts) -> Iterator[Overlay]:
     """Yield the files that the wheel carries and upstream's tree does not have."""
     if facts.rocm:
         libraries = preloaded_libraries(facts.platform, facts.rocm.libraries)
-        yield Overlay(path=ROCM_INIT, content=rocm_init_text(libraries, rocm_version=facts.rocm.version))
+        yield Overlay(
+            path=ROCM_INIT,
+            content=rocm_init_text(libraries, rocm_version=facts.rocm.version),
+        )
     if not facts.platform.windows:
         return
 
@@ -261,10 +270,16 @@ def _overlays(inputs: BuildInputs, facts: BuildFacts) -> Iterator[Overlay]:
             hint="Let the build download it, or name a mirror of its address: --git-mirror.",
         )
     if provided.uv:
-        yield Overlay(path=f"torch/lib/{provided.uv.name}", source=provided.uv)
+        yield Overlay(
+            path=f"torch/lib/{provided.uv.name}",
+            source=provided.uv,
+        )
     # torch's own license-files take these along.
     for name, path in provided.licenses.items():
-        yield Overlay(path=f"third_party/{name}/LICENSE", source=path)
+        yield Overlay(
+            path=f"third_party/{name}/LICENSE",
+            source=path,
+        )
 
 
 def _notes(facts: BuildFacts) -> Iterator[str]:

@@ -27,6 +27,7 @@ from core.data import (
     validated,
 )
 from core.errors import DataError, UsageError, nearest
+from core.families import FamilyName  # noqa: TC001 - pydantic reads it
 from core.run import PLATFORMS
 from pytorch_build.components import COMPONENTS, MachineNeed, find_component
 
@@ -82,6 +83,7 @@ class RefTable(Model, extra="allow"):
     pythons: tuple[str, ...] = ()
     default_family: str = ""
     rocm_version: str = ""
+    rocm_families: tuple[FamilyName, ...] = ()
     local_label: str = ""
     publishable: bool = True
     full_size: bool = True
@@ -162,6 +164,7 @@ class TorchRef:
         platforms: How it is supported on each platform.
         default_family: The GPU family that is built where none is given; "" for this machine's.
         rocm_version: The one ROCm that it is built against, which its runs package themselves; "" for any.
+        rocm_families: The GPU families that this ROCm is for; () for all.
         local_label: What the local version of its wheels has besides ROCm's version.
         is_publishable: Whether its wheels may be released. Others are rehearsed with.
         has_full_size: Whether its wheels are as large as upstream's; miniatures are as small as they like.
@@ -180,6 +183,7 @@ class TorchRef:
     platforms: Mapping[str, Status]
     default_family: str = ""
     rocm_version: str = ""
+    rocm_families: tuple[str, ...] = ()
     local_label: str = ""
     is_publishable: bool = True
     has_full_size: bool = True
@@ -233,6 +237,12 @@ def torch_ref(name: str, *, platform: str = "linux") -> TorchRef:
 def rehearsal_labels() -> frozenset[str]:
     """Return what the local versions of wheels have that are for rehearsals alone, never published."""
     return frozenset(ref.local_label for ref in load_refs().values() if not ref.is_publishable)
+
+
+def is_for_rehearsals(version: str) -> bool:
+    """Return whether a wheel is of a ref for rehearsals alone, such as the sample, by its local version."""
+    local_version = re.sub("[_-]", ".", version.partition("+")[2])
+    return any(f".{label}." in f".{local_version}." for label in rehearsal_labels())
 
 
 def _layered_tables() -> tuple[Mapping[str, dict[str, Any]], Mapping[str, Path], str]:
@@ -339,6 +349,7 @@ def _torch_ref(name: str, plain_table: Mapping[str, Any], file: Path, platform: 
         platforms={each: platform_tables[each].status for each in PLATFORMS},
         default_family=table.default_family,
         rocm_version=table.rocm_version,
+        rocm_families=table.rocm_families,
         local_label=table.local_label,
         is_publishable=table.publishable,
         has_full_size=table.full_size,

@@ -8,7 +8,6 @@ only what was edited is compiled again.
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,7 +56,7 @@ class TreeCopy:
                 if not self.cache.exists():
                     raise
                 # Somebody may have removed files of the cache. What is wrong with the tree, git says again.
-                shutil.rmtree(self.cache)
+                files.remove_folder(self.cache)
                 snapshot = take_snapshot(self.source, self._snapshots)
                 console.say(f"{self.cache} was damaged; it is made anew.")
                 return snapshot
@@ -83,7 +82,10 @@ class TreeCopy:
 
     def _prepare_repository(self, commit: str) -> None:
         """Let the copy's own repository be at the developer's commit, for what a build asks git."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(
+            parents=True,
+            exist_ok=True,
+        )
         git = Repository(path=self.path)
         git.run("init", "--quiet", "--template=")
         git_folder = self.path / ".git"
@@ -117,7 +119,7 @@ class TreeCopy:
             console.say(f"{self.path} is not a copy of {self.source}; it is made anew.")
         for path in paths:
             if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
+                files.remove_folder(path)
             else:
                 path.unlink()
         (self._writer_repository.path / _INDEX).unlink(missing_ok=True)

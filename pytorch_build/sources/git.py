@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -213,7 +212,10 @@ class Repository:
 
     def init(self, address: str, *options: str) -> None:
         """Make the repository where it is missing, and `address` its origin."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(
+            parents=True,
+            exist_ok=True,
+        )
         self.run("init", "--quiet", "--template=", *options)
         set_url = self.run("remote", "set-url", "origin", address, check=False)
         if set_url.returncode != 0:
@@ -361,7 +363,10 @@ class Reader:
         """Return the commits that names of refs stand for, of those that exist."""
         settings = self.origins.settings(origin)
         address = self.origins.address(origin)
-        git = Repository(path=Path.cwd(), settings=settings)
+        git = Repository(
+            path=Path.cwd(),
+            settings=settings,
+        )
         rows = git.answer(origin, "ls-remote", "--", address, *names)
 
         commits: dict[str, str] = {}
@@ -420,7 +425,7 @@ class Reader:
                 if not is_damaged(repository):
                     raise
                 console.say(f"{path} is damaged; it is made anew.")
-                shutil.rmtree(path)
+                files.remove_folder(path)
                 _prepare(repository, origin, address, commit)
                 return read(repository)
 

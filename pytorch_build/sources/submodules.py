@@ -1,12 +1,11 @@
 """The submodules of managed trees: listed, checked out at the commits that parents name, and removed."""
 
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from core import console
+from core import console, files, temporary
 from core.errors import ProcessError, SourceError
 from pytorch_build.sources.git import TRANSFER_SECONDS, Repository, git_reason, reach_hint
 
@@ -105,7 +104,7 @@ def remove_former_submodules(folders: Iterable[Path], git: Repository) -> None:
     current_folders = {submodule.path for submodule in submodules(git)}
     for folder in folders:
         if folder not in current_folders and (folder / ".git").is_file():
-            shutil.rmtree(folder)
+            files.remove_folder(folder)
 
 
 def _remove_broken_clones(git: Repository) -> None:
@@ -119,4 +118,4 @@ def _remove_broken_clones(git: Repository) -> None:
             _remove_broken_clones(inner)
         elif is_checked_out or clone.exists():
             git.run("submodule", "deinit", "--force", "--", folder, check=False)
-            shutil.rmtree(clone, ignore_errors=True)
+            temporary.remove_tree(clone)

@@ -1,9 +1,11 @@
 """Machines of reports: limits of containers, names of folders, images with variables of their own."""
 
+from dataclasses import replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import pytest
 
+from core.cli import parsed_call
 from core.cli.options import ROOT, named_store
 from core.env import require
 from core.errors import UsageError
@@ -13,7 +15,8 @@ from pytorch_build.check import Expectation
 from pytorch_build.check.expected import check
 from pytorch_build.components import COMPONENTS
 from tests.kit.builds import LocalRun, sample_build
-from tests.kit.front_doors import run_verb
+from tests.kit.front_doors import Package, run_verb
+from tests.kit.machines import report_hardware
 from tests.kit.views import wheel_view
 
 GIB = 1 << 30
@@ -52,9 +55,7 @@ def test_takes_no_more_than_a_container_may(
     for name, text in limits.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"{text}\n")
-    sizes = {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 64 * GIB}
-    monkeypatch.setattr("os.sysconf", sizes.__getitem__)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _process: range(8), raising=False)
+    report_hardware(monkeypatch, cores=8, memory=64 * GIB)
     monkeypatch.setattr(machine, "_CGROUP", tmp_path)
 
     assert machine.cores() == cores
@@ -127,7 +128,7 @@ def test_a_check_warns_of_a_wheel_for_a_part_of_its_family() -> None:
         left_out_targets=("gfx1101",),
     )
 
-    (finding,) = check(view, expectation)
+    (finding,) = check(replace(view, expectation=expectation))
 
     assert finding.severity == "warning"
     assert "gfx1101" in finding.message
@@ -143,6 +144,44 @@ def test_a_relative_store_begins_where_the_user_stands(
     assert named_store("mine") == str(tmp_path / "mine")
     assert named_store("s3://bucket") == "s3://bucket"
     assert named_store("auto") == "auto"
+
+
+# https://github.com/wntrblm/nox/issues/469
+@pytest.mark.parametrize(
+    ("package", "verb", "option", "attribute"),
+    [
+        ("ci", "fetch-artifacts", "--artifact-store", "artifact_store"),
+        ("ci", "upload", "--from", "source"),
+        ("ci", "stage", "--distribution-store", "distribution_store"),
+        ("ci", "promote", "--distribution-store", "distribution_store"),
+        ("ci", "configure", "--distribution-store", "distribution_store"),
+        ("pytorch_build", "test-smoke", "--distribution-store", "distribution_store"),
+    ],
+)
+def test_every_store_that_an_option_names_begins_where_the_user_stands(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    package: Package,
+    verb: str,
+    option: str,
+    attribute: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    _module, arguments = parsed_call(package, [verb, option, "mine"])
+
+    assert getattr(arguments, attribute) == str(tmp_path / "mine")
+
+
+# https://github.com/wntrblm/nox/issues/469
+def test_retention_keeps_what_a_relative_store_needs_where_the_user_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    _module, arguments = parsed_call("ci", ["retention", "--distribution-store=a", "--distribution-store=b"])
+
+    assert arguments.distribution_store == [str(tmp_path / "a"), str(tmp_path / "b")]
 
 
 # https://github.com/wntrblm/nox/issues/469

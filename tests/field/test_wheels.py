@@ -7,7 +7,8 @@ from typing import Literal
 import pytest
 
 from core.wheel import read_metadata
-from pytorch_build.check.run import CheckOptions, check_wheels
+from pytorch_build.check.policy import CheckOptions
+from pytorch_build.check.run import check_wheels
 from tests.kit import binaries, wheels
 from tests.kit.findings import errors_among, messages
 

@@ -65,3 +65,17 @@ def test_draws_from_prose_alone(tmp_path: Path) -> None:
     sentences = [promise.sentence for promise in read_sentences(tmp_path)]
 
     assert sentences == ["It builds wheels.", "It tests them:"]
+
+
+def test_says_which_promise_no_test_of_a_change_holds(tmp_path: Path) -> None:
+    write_page(tmp_path, "It builds wheels.\n")
+    (tmp_path / "test_build.py").write_text(
+        "@pytest.mark.nightly\ndef test_builds_wheels(): ...\n", encoding="utf-8"
+    )
+    promise = Promise(
+        page="README.md", sentence="It builds wheels.", tests=("test_build.py::test_builds_wheels",)
+    )
+
+    (problem,) = find_problems([promise], tmp_path)
+
+    assert "It builds wheels." in problem

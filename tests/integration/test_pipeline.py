@@ -344,7 +344,7 @@ def ask_for_promotion(
     """Stage the run and ask for its promotion, which is refused; return what is said against it."""
     # Wheels of the sample are never published, which would be the only reason.
     for module in ("staging", "policy"):
-        monkeypatch.setattr(f"ci.promote.{module}.is_sample", lambda _: False)
+        monkeypatch.setattr(f"ci.promote.{module}.is_for_rehearsals", lambda _: False)
     bucket = ("--distribution-store", str(tmp_path / "bucket"), "--release-type", "nightly")
     run = ("--run-id", "local", "--store", str(clone.path / "out"), "--gpu-family", FAMILY)
 

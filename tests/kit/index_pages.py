@@ -111,11 +111,9 @@ def page_file(
     requires_python: str | None = None,
 ) -> PageFile:
     """Return a file that a page lists."""
-    name = read_name(filename)
     return PageFile(
         RecordedFile(filename, size, sha256, metadata_sha256, requires_python),
         StoredFile(filename, size, modified, "etag"),
-        name.version,
-        name.version_text,
+        read_name(filename),
         yank_reason,
     )

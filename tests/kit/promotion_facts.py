@@ -18,9 +18,8 @@ from ci.promote.documents import (
     StagedLock,
     StagingRecord,
 )
-from ci.promote.facts import SetFacts, StagedWheel
+from ci.promote.facts import CompletedTest, Outcome, SetFacts, StagedWheel
 from ci.promote.policy import PromotionPolicy
-from ci.promote.runs import CompletedTest, Outcome
 from core.cell import GroupCell, python_of_tag
 from tests.kit import wheels
 from tests.kit.group_cells import group_cell

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from ci.promote.documents import DocumentDigest, digest_document
-from ci.promote.runs import StoredRecord
+from ci.promote.documents import DocumentDigest, StoredRecord, digest_document
 from ci.provenance.facts import RunRecords
 from core.run import RunOutputs, records
 from core.run.records import FileRecord, Record, serialize

@@ -1,10 +1,12 @@
 """What checks read of a wheel (`WheelView`), without a wheel that was written and read."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from core.binaries.elf import ElfFacts
 from core.wheel import WheelInfo, WheelMetadata, parse_wheel_name
-from pytorch_build.check import Binary, DeviceFacts, WheelMember, WheelView
+from pytorch_build.check import Binary, DeviceFacts, Expectation, WheelView
+from pytorch_build.check.policy import CheckOptions, Policy
 from tests.kit.wheels import metadata_text
 
 BINARY_SIZE = 1000
@@ -19,18 +21,18 @@ def wheel_view(
     size: int = 100_000_000,
     is_pure: bool = False,
     entry_points: str = "",
+    options: CheckOptions | None = None,
 ) -> WheelView:
     """Return the view of a wheel: a file is its size, or the facts of a compiled one."""
     name = parse_wheel_name(filename)
-    members: list[WheelMember] = []
+    members: dict[str, int] = {}
     binaries: list[Binary] = []
     for path, content in sorted((files or {}).items()):
-        member = WheelMember(name=path, size=content if isinstance(content, int) else BINARY_SIZE)
-        members.append(member)
+        members[path] = content if isinstance(content, int) else BINARY_SIZE
         if isinstance(content, ElfFacts):
-            binaries.append(Binary(member=member, elf=content))
+            binaries.append(Binary(name=path, elf=content))
         elif isinstance(content, DeviceFacts):
-            binaries.append(Binary(member=member, elf=HOST_LIBRARY, device=content))
+            binaries.append(Binary(name=path, elf=HOST_LIBRARY, device=content))
 
     metadata = WheelMetadata(
         name=name.distribution,
@@ -54,9 +56,15 @@ def wheel_view(
     return WheelView(
         name=name,
         size=size,
-        members=tuple(members),
+        members=members,
         metadata=metadata,
         info=info,
         entry_points=entry_points,
         binaries=tuple(binaries),
+        options=options or CheckOptions(),
     )
+
+
+def judged_by(view: WheelView, policy: Policy, expectation: Expectation | None = None) -> WheelView:
+    """Return a view that is judged by another policy, and by what is expected of its wheel."""
+    return replace(view, options=replace(view.options, policy=policy), expectation=expectation)

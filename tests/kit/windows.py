@@ -25,6 +25,11 @@ def not_on_windows(reason: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(ON_WINDOWS, reason=reason)
 
 
+def not_on_linux(reason: str) -> pytest.MarkDecorator:
+    """Return the mark of a test that Windows alone can pass, with a sentence that says why."""
+    return pytest.mark.skipif(not ON_WINDOWS, reason=reason)
+
+
 @functools.cache
 def can_link() -> bool:
     """Return whether this process may make symbolic links: Windows asks for a right, and Wine knows none."""

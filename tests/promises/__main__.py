@@ -1,4 +1,4 @@
-"""Draw sentences of the documentation, or check that the listed ones stand and that their tests exist.
+"""Draw sentences of the documentation, or check that the listed ones stand and are held.
 
 `python -m tests.promises --draw 100 --seed COMMIT` prints sentences of README.md and docs/. Break the product
 so that each that promises behaviour is no longer true, and see what notices; promises.toml has the last draw.

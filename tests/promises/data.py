@@ -3,7 +3,7 @@
 import ast
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +14,8 @@ from core.data import Model, load_toml
 _NO_PROSE = re.compile(
     r"^```.*?^```$|<!-- generated: (?P<part>[\w-]+) -->.*?<!-- end of (?P=part) -->", re.MULTILINE | re.DOTALL
 )
+
+_NIGHTLY = "pytest.mark.nightly"
 
 DATA_FILE = Path(__file__).with_name("promises.toml")
 
@@ -67,7 +69,7 @@ def drawn_promises(promises: Iterable[Promise], *, seed: str, count: int) -> Seq
 
 
 def find_problems(promises: Iterable[Promise], root: Path = ROOT) -> Iterator[str]:
-    """Yield every sentence that its page no longer has, and every test that does not exist."""
+    """Yield each sentence that its page no longer has, or whose tests are gone or run at night only."""
     seen: set[tuple[str, str]] = set()
     for promise in promises:
         if (promise.page, promise.sentence) in seen:
@@ -79,6 +81,8 @@ def find_problems(promises: Iterable[Promise], root: Path = ROOT) -> Iterator[st
         for test in promise.tests:
             if not _has_test(root, test):
                 yield f"{test} does not exist; it holds: {promise.sentence}"
+        if promise.tests and all(_is_nightly(root, test) for test in promise.tests):
+            yield f"nightly tests alone, which .ci/run leaves out, hold: {promise.sentence}"
 
 
 @cache
@@ -90,13 +94,26 @@ def _page_text(path: Path) -> str:
 def _has_test(root: Path, node_id: str) -> bool:
     """Return whether a file has a test function, by its syntax; parameters in brackets are not looked at."""
     path, _, name = node_id.partition("[")[0].partition("::")
-    return name in _test_names(root / path)
+    return name in _tests(root / path)
+
+
+def _is_nightly(root: Path, node_id: str) -> bool:
+    """Return whether a test has the mark of those that ``.ci/run`` leaves out, or its file has."""
+    path, _, name = node_id.partition("[")[0].partition("::")
+    return _tests(root / path).get(name, False)
 
 
 @cache
-def _test_names(path: Path) -> frozenset[str]:
+def _tests(path: Path) -> Mapping[str, bool]:
+    """Return the names of a file's tests, with whether each is nightly."""
     if not path.is_file():
-        return frozenset()
+        return {}
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    return frozenset(function.name for function in functions if function.name.startswith("test_"))
+    whole_file = any(isinstance(node, ast.Assign) and _NIGHTLY in ast.unparse(node) for node in tree.body)
+
+    tests: dict[str, bool] = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            marks = {ast.unparse(decorator) for decorator in node.decorator_list}
+            tests[node.name] = whole_file or _NIGHTLY in marks
+    return tests

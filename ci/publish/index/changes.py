@@ -8,7 +8,7 @@ The command, an upload, and the function behind a bucket's events all decide by 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ci.publish.index.files import DescribedFile, PageFile, RecordedFile, StoredFile
+from ci.publish.index.files import PageFile, RecordedFile, StoredFile
 from ci.publish.index.html_pages import (
     page_format,
     requirement_of,
@@ -120,19 +120,19 @@ def has_lost_record(root: RootPage, listing: Listing) -> bool:
     return not root.record_etags.items() <= listing.record_etags.items()
 
 
-def has_lost_file(previous_files: Iterable[DescribedFile], stored_files: Iterable[StoredFile]) -> bool:
+def has_lost_file(previous_files: Iterable[PageFile], stored_files: Iterable[StoredFile]) -> bool:
     """Return whether a file that a page lists is gone, or is not the same any more."""
     return not {previous_file.stored_file for previous_file in previous_files} <= set(stored_files)
 
 
-def choose_recorded(
+def keep_file(
     stored_file: StoredFile,
-    previous_file: DescribedFile | None,
+    previous_file: PageFile | None,
     recorded_files: Sequence[RecordedFile],
     *,
     must_be_recorded: bool,
-) -> RecordedFile | None:
-    """Return what is recorded of a file that is the same as before; None for one that has to be looked at.
+) -> PageFile | None:
+    """Return a file that is the same as before, with what is recorded of it; None if it has to be looked at.
 
     Args:
         stored_file: The file as it was just listed.
@@ -147,11 +147,12 @@ def choose_recorded(
     # The bytes are known without a look at them, so that only what is said of them can differ.
     if not must_be_recorded:
         recorded_files = [recorded_file, *recorded_files]
-    return best_recorded_file(
+    best = best_recorded_file(
         recorded_files,
         size=recorded_file.size,
         sha256=recorded_file.sha256,
     )
+    return None if best is None else previous_file._replace(recorded_file=best)
 
 
 def make_project_pages(

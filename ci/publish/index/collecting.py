@@ -1,20 +1,18 @@
 """What the pages of changed projects list: each page, record and file is read only once."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from ci.publish.index.changes import (
     PageSettings,
-    choose_recorded,
     find_changed_projects,
     has_lost_file,
     has_lost_record,
+    keep_file,
 )
 from ci.publish.index.files import (
-    DescribedFile,
-    HeldBackFile,
     PageFile,
     RecordedFile,
     StoredFile,
@@ -22,7 +20,7 @@ from ci.publish.index.files import (
 )
 from ci.publish.index.json_pages import RootPage, read_project_page
 from ci.publish.index.listing import ROOT_FOLDER, Listing
-from ci.publish.index.names import DistributionName, guess_project, read_name
+from ci.publish.index.names import guess_project, read_name
 from ci.publish.index.sources import HeldBackError, Source, is_local, join_key
 from core.errors import MissingInputError, StoreError, WheelError
 from core.parallel import JOBS, judge_in_threads, map_in_threads
@@ -39,12 +37,12 @@ class Contents:
 
     Attributes:
         projects: The files of each project that was looked at, in order; none where its pages go.
-        held_back_files: The files of these projects that exist and are not listed.
+        held_back_files: Why files of these projects that exist are not listed, by key.
         record_etags: The records whose files are all listed, by key.
     """
 
     projects: Mapping[str, Sequence[PageFile]]
-    held_back_files: Sequence[HeldBackFile]
+    held_back_files: Mapping[str, str]
     record_etags: Mapping[str, str]
 
 
@@ -64,7 +62,7 @@ class Collector:
     root: RootPage
     settings: PageSettings
     is_strict: bool
-    previous_files: dict[str, Mapping[str, DescribedFile]] = field(default_factory=dict)
+    previous_files: dict[str, Mapping[str, PageFile]] = field(default_factory=dict)
 
     def collect(self) -> Contents:
         """Return what the changed projects list now. Only sidecars of a bare folder are written."""
@@ -151,7 +149,7 @@ class Collector:
 
         return are_whole
 
-    def _read_page(self, project: str) -> Sequence[DescribedFile] | None:
+    def _read_page(self, project: str) -> Sequence[PageFile] | None:
         path = f"{ROOT_FOLDER}{project}/index.json"
         if path not in self.listing.pages:
             return None
@@ -183,33 +181,33 @@ class Collector:
         recorded_files_by_name: Mapping[str, Sequence[RecordedFile]],
         *,
         files_must_be_recorded: bool,
-    ) -> tuple[Sequence[PageFile], Sequence[HeldBackFile]]:
-        """Return the files that are complete, and those that are held back."""
+    ) -> tuple[Sequence[PageFile], Mapping[str, str]]:
+        """Return the files that are complete; and why others are held back, by key."""
         files_to_list: list[PageFile] = []
         changed_files: list[StoredFile] = []
         for project in projects:
             previous_files = self.previous_files.get(project, {})
             for stored_file in self.listing.projects.get(project, ()):
-                recorded_file = choose_recorded(
+                kept_file = keep_file(
                     stored_file,
                     previous_files.get(stored_file.filename),
                     recorded_files_by_name.get(stored_file.filename, ()),
                     must_be_recorded=files_must_be_recorded,
                 )
-                if recorded_file is None:
+                if kept_file is None:
                     changed_files.append(stored_file)
                 else:
-                    files_to_list.append(
-                        self._page_file(recorded_file, stored_file, read_name(stored_file.filename))
-                    )
+                    yank_reason = self.settings.yanks.reason(stored_file.filename, kept_file.name)
+                    files_to_list.append(kept_file._replace(yank_reason=yank_reason))
 
-        def describe(stored_file: StoredFile) -> PageFile | HeldBackFile:
+        def describe(stored_file: StoredFile) -> PageFile | str:
             return self._describe(stored_file, recorded_files_by_name.get(stored_file.filename, ()))
 
-        held_back_files: list[HeldBackFile] = []
-        for description in _describe_all(describe, changed_files, is_local=is_local(self.store)):
-            if isinstance(description, HeldBackFile):
-                held_back_files.append(description)
+        held_back_files: dict[str, str] = {}
+        descriptions = judge_in_threads(describe, changed_files, jobs=self._jobs_for(changed_files))
+        for stored_file, description in zip(changed_files, descriptions, strict=True):
+            if isinstance(description, str):
+                held_back_files[join_key(self.prefix, stored_file.filename)] = description
             else:
                 files_to_list.append(description)
 
@@ -218,42 +216,30 @@ class Collector:
             self.store.forget()
         return files_to_list, held_back_files
 
+    def _jobs_for(self, changed_files: Iterable[StoredFile]) -> int:
+        """Return how many files to look at side by side."""
+        if not is_local(self.store):
+            return JOBS
+        has_large_files = any(stored_file.size >= _LARGE_FILE for stored_file in changed_files)
+        return (os.cpu_count() or 1) if has_large_files else 1
+
     def _describe(
         self,
         stored_file: StoredFile,
         recorded_files: Sequence[RecordedFile],
-    ) -> PageFile | HeldBackFile:
+    ) -> PageFile | str:
+        """Return a file as its page lists it, or why it is held back."""
         try:
             name = read_name(stored_file.filename)
             recorded_file, stored_file = self.source.describe_file(stored_file, self.prefix, recorded_files)
         except HeldBackError as reason:
-            return self._hold(stored_file, str(reason))
+            return str(reason)
         except (StoreError, WheelError) as problem:
             if self.is_strict:
                 raise
-            return self._hold(stored_file, problem.message)
-        return self._page_file(recorded_file, stored_file, name)
-
-    def _hold(
-        self,
-        stored_file: StoredFile,
-        reason: str,
-    ) -> HeldBackFile:
-        return HeldBackFile(join_key(self.prefix, stored_file.filename), stored_file, reason)
-
-    def _page_file(
-        self,
-        recorded_file: RecordedFile,
-        stored_file: StoredFile,
-        name: DistributionName,
-    ) -> PageFile:
-        return PageFile(
-            recorded_file,
-            stored_file,
-            name.version,
-            name.version_text,
-            self.settings.yanks.reason(stored_file.filename, name),
-        )
+            return problem.message
+        yank_reason = self.settings.yanks.reason(stored_file.filename, name)
+        return PageFile(recorded_file, stored_file, name, yank_reason)
 
     def _lists_the_same(
         self,
@@ -261,8 +247,7 @@ class Collector:
         files_to_list: Iterable[PageFile],
     ) -> bool:
         """Return whether the project's page lists these files already."""
-        described_files = {DescribedFile(file.recorded_file, file.stored_file) for file in files_to_list}
-        return described_files == set(self.previous_files.get(project, {}).values())
+        return set(files_to_list) == set(self.previous_files.get(project, {}).values())
 
     def _sort_by_project(
         self,
@@ -274,7 +259,7 @@ class Collector:
             files_by_project[project] = []
 
         for page_file in files_to_list:
-            files_by_project[guess_project(page_file.stored_file.filename)].append(page_file)
+            files_by_project[page_file.name.project].append(page_file)
         return {project: sort_files(files) for project, files in files_by_project.items()}
 
     def _complete_records(
@@ -302,19 +287,6 @@ class Collector:
                 etags[key] = self.listing.record_etags[key]
 
         return etags
-
-
-def _describe_all(
-    describe: Callable[[StoredFile], PageFile | HeldBackFile],
-    changed_files: Sequence[StoredFile],
-    *,
-    is_local: bool,
-) -> Sequence[PageFile | HeldBackFile]:
-    jobs = JOBS
-    if is_local:
-        has_large_files = any(stored_file.size >= _LARGE_FILE for stored_file in changed_files)
-        jobs = (os.cpu_count() or 1) if has_large_files else 1
-    return judge_in_threads(describe, changed_files, jobs=jobs)
 
 
 def _group_by_filename(

@@ -2,9 +2,12 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from packaging.version import Version
+from ci.publish.index.names import DistributionName
+
+if TYPE_CHECKING:
+    from packaging.version import Version
 
 _LETTERS_AND_NUMBER = re.compile(r"([a-z]+)([0-9]+)")
 
@@ -29,50 +32,34 @@ class StoredFile(NamedTuple):
     sidecar_etag: str | None = None  # of its metadata (PEP 658), which lies beside it
 
 
-class DescribedFile(NamedTuple):
-    """A complete file: what is recorded of the bytes that are stored."""
-
-    recorded_file: RecordedFile
-    stored_file: StoredFile
-
-
 class PageFile(NamedTuple):
-    """A file as a page lists it."""
+    """A file as a page lists it: what is recorded of the bytes that are stored."""
 
     recorded_file: RecordedFile
     stored_file: StoredFile
-    version: Version
-    version_text: str
+    name: DistributionName
     yank_reason: str | None = None
-
-
-class HeldBackFile(NamedTuple):
-    """A file that exists and that no page lists yet."""
-
-    key: str
-    stored_file: StoredFile
-    reason: str
 
 
 def sort_files(page_files: Iterable[PageFile]) -> Sequence[PageFile]:
     """Return the files in a page's order: by version (PEP 440), equal ones by file name."""
     by_filename = sorted(page_files, key=lambda page_file: page_file.stored_file.filename)
-    return sorted(by_filename, key=lambda page_file: page_file.version)
+    return sorted(by_filename, key=lambda page_file: page_file.name.version)
 
 
 def newest_version(page_files: Sequence[PageFile]) -> str:
     """Return the version that a command to copy installs: the last that is not yanked, else the last."""
     for page_file in reversed(page_files):
         if page_file.yank_reason is None:
-            return page_file.version_text
-    return page_files[-1].version_text
+            return page_file.name.version_text
+    return page_files[-1].name.version_text
 
 
 def distinct_versions(page_files: Sequence[PageFile]) -> Sequence[str]:
     """Return the versions of a project's files, in their order, each in its first spelling."""
     spellings: dict[Version, str] = {}
     for page_file in page_files:
-        spellings.setdefault(page_file.version, page_file.version_text)
+        spellings.setdefault(page_file.name.version, page_file.name.version_text)
     return list(spellings.values())
 
 
@@ -84,8 +71,8 @@ def equal_spellings(page_files: Sequence[PageFile]) -> Sequence[tuple[str, str]]
     first_files: dict[Version, PageFile] = {}
     pairs: list[tuple[str, str]] = []
     for page_file in page_files:
-        first_file = first_files.setdefault(page_file.version, page_file)
-        if first_file.version_text != page_file.version_text:
+        first_file = first_files.setdefault(page_file.name.version, page_file)
+        if first_file.name.version_text != page_file.name.version_text:
             pairs.append((first_file.stored_file.filename, page_file.stored_file.filename))
 
     return pairs
@@ -96,24 +83,27 @@ def misordered_versions(page_files: Sequence[PageFile]) -> Sequence[tuple[str, s
 
     PEP 440 compares ``rocm7`` and ``rocm10`` of a local version as texts.
     """
-    preferred_versions: dict[str, Version] = {}
+    # Texts, which are split much faster than versions.
+    preferred_versions: dict[str, str] = {}
     for page_file in page_files:
         if page_file.yank_reason is None:
             # The files are sorted: the last one of a release is what an installer prefers.
-            preferred_versions[page_file.version.public] = page_file.version
+            release = page_file.name.version_text.partition("+")[0]
+            preferred_versions[release] = page_file.name.version_text
 
     pairs: dict[tuple[str, str], None] = {}
     for page_file in page_files:
-        preferred_version = preferred_versions.get(page_file.version.public)
-        if preferred_version is not None and _has_lower_number(preferred_version, page_file.version):
-            pairs[str(preferred_version), page_file.version_text] = None
+        version = page_file.name.version_text
+        preferred_version = preferred_versions.get(version.partition("+")[0], version)
+        if preferred_version != version and _has_lower_number(preferred_version, version):
+            pairs[preferred_version, version] = None
     return list(pairs)
 
 
-def _has_lower_number(version: Version, other: Version) -> bool:
+def _has_lower_number(version: str, other: str) -> bool:
     """Return whether the first segments in which two local versions differ are a name with a lower number."""
-    segments = (version.local or "").split(".")
-    other_segments = (other.local or "").split(".")
+    segments = version.partition("+")[2].split(".")
+    other_segments = other.partition("+")[2].split(".")
     for segment, other_segment in zip(segments, other_segments, strict=False):
         if segment == other_segment:
             continue

@@ -13,11 +13,9 @@ from functools import cache
 from html import escape
 from typing import NamedTuple
 
-from packaging.version import Version
-
 from ci.publish.index.files import PageFile, RecordedFile, StoredFile, newest_version
 from ci.publish.index.json_pages import format_time, write_project_page
-from ci.publish.index.names import relative_address
+from ci.publish.index.names import read_name, relative_address
 from core import console
 from core.errors import DataError
 
@@ -152,7 +150,7 @@ def page_format() -> str:
     """Return a name of the form in which this version writes pages, so that it replaces those of another."""
     recorded_file = RecordedFile("a-1-py3-none-any.whl", 1, "0" * 64, "1" * 64, ">=3")
     stored_file = StoredFile("a-1-py3-none-any.whl", 1, 0, "e", "m")
-    page_file = PageFile(recorded_file, stored_file, Version("1"), "1", "why")
+    page_file = PageFile(recorded_file, stored_file, read_name(stored_file.filename), "why")
     rows = write_rows([page_file])
     extra = "".join(device_extras(["amd-a-device-gfx1", "rocm-sdk-device-gfx1"]).values())
     pages = [
@@ -176,7 +174,7 @@ def requirement_of(
 
 
 def _write_row(page_file: PageFile) -> str:
-    recorded_file, stored_file, _version, _version_text, yank_reason = page_file
+    recorded_file, stored_file, _name, yank_reason = page_file
     attributes = ""
     if recorded_file.requires_python is not None:
         attributes += f' data-requires-python="{escape(recorded_file.requires_python)}"'

@@ -14,7 +14,7 @@ from pathlib import Path
 from sys import intern
 from typing import Any, ClassVar
 
-from ci.publish.index.files import DescribedFile, RecordedFile, StoredFile
+from ci.publish.index.files import RecordedFile, StoredFile
 from ci.publish.index.html_pages import Notice
 from ci.publish.index.names import DISTRIBUTION_SUFFIXES, SIDECAR_SUFFIX
 from core import files
@@ -61,8 +61,10 @@ class Source(ABC):
         stored_file: StoredFile,
         folder: str,
         recorded_files: Sequence[RecordedFile],
-    ) -> DescribedFile:
-        """Return a complete file with its digest, which is one of those recorded where records are needed.
+    ) -> tuple[RecordedFile, StoredFile]:
+        """Return what a complete file is, and the file with the sidecar that it has now.
+
+        Its digest is one of those recorded where records are needed.
 
         Raises:
             HeldBackError: Something of it does not exist yet.
@@ -104,8 +106,8 @@ class RecordSource(Source):
         stored_file: StoredFile,
         folder: str,
         recorded_files: Sequence[RecordedFile],
-    ) -> DescribedFile:
-        """Return a file with what a record says of the bytes that it has."""
+    ) -> tuple[RecordedFile, StoredFile]:
+        """Return what a record says of the bytes that a file has."""
         if not recorded_files:
             raise HeldBackError("no record names it")
         if stored_file.sidecar_etag is None and any(
@@ -126,7 +128,7 @@ class RecordSource(Source):
             sidecar_key = f"{key}{SIDECAR_SUFFIX}"
             if hashlib.sha256(self.store.read(sidecar_key)).hexdigest() != recorded_file.metadata_sha256:
                 raise self._refusal(sidecar_key)
-        return DescribedFile(recorded_file, stored_file)
+        return recorded_file, stored_file
 
     def _digest_of(
         self,
@@ -170,17 +172,15 @@ class UploadedSource(Source):
         stored_file: StoredFile,
         folder: str,
         recorded_files: Sequence[RecordedFile],  # noqa: ARG002 - there are none
-    ) -> DescribedFile:
-        """Return a file with what its object and its sidecar say."""
+    ) -> tuple[RecordedFile, StoredFile]:
+        """Return what a file's object and its sidecar say."""
         from email.parser import BytesHeaderParser  # the command, which reads records, starts without it
 
         key = join_key(folder, stored_file.filename)
         try:
             sha256 = self.store.digest(key)
             if not key.endswith(".whl"):
-                return DescribedFile(
-                    RecordedFile(stored_file.filename, stored_file.size, sha256), stored_file
-                )
+                return RecordedFile(stored_file.filename, stored_file.size, sha256), stored_file
             metadata = self.store.read(f"{key}{SIDECAR_SUFFIX}")
         except MissingInputError:
             raise HeldBackError("its metadata sidecar does not exist yet") from None
@@ -193,7 +193,7 @@ class UploadedSource(Source):
             metadata_sha256=hashlib.sha256(metadata).hexdigest(),
             requires_python=_on_one_line(str(fields.get("Requires-Python", ""))),
         )
-        return DescribedFile(recorded_file, stored_file)
+        return recorded_file, stored_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,8 +210,8 @@ class FolderSource(Source):
         stored_file: StoredFile,
         folder: str,
         recorded_files: Sequence[RecordedFile],  # noqa: ARG002 - there are none
-    ) -> DescribedFile:
-        """Return a file with its digest and its metadata, and write that beside it."""
+    ) -> tuple[RecordedFile, StoredFile]:
+        """Return what a file says of itself, and write its metadata beside it."""
         # No part of the function behind a bucket, which has no pydantic.
         from core.wheel.distributions import describe
         from core.wheel.sdist import read_requires_python
@@ -226,7 +226,7 @@ class FolderSource(Source):
                 sha256,
                 requires_python=_on_one_line(read_requires_python(path)),
             )
-            return DescribedFile(recorded_file, stored_file)
+            return recorded_file, stored_file
 
         file_record, metadata = describe(
             path,
@@ -241,7 +241,7 @@ class FolderSource(Source):
             requires_python=_on_one_line(file_record.requires_python),
         )
         sidecar = self.store.put_bytes(f"{key}{SIDECAR_SUFFIX}", metadata or b"")
-        return DescribedFile(recorded_file, stored_file._replace(sidecar_etag=sidecar.etag))
+        return recorded_file, stored_file._replace(sidecar_etag=sidecar.etag)
 
 
 def best_recorded_file(

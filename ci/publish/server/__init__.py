@@ -126,8 +126,8 @@ def _write_pages(store: Store, folder: Place) -> None:
         len(update.written_pages),
         len(update.removed_pages),
     )
-    for held_back_file in update.held_back_files:
-        _log.info("%s is not listed: %s", held_back_file.key, held_back_file.reason)
+    for key, reason in update.held_back_files.items():
+        _log.info("%s is not listed: %s", key, reason)
 
 
 def folder_of(changed_object: Place, folders: re.Pattern[str]) -> Place | None:

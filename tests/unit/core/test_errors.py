@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import FatalError, MachineError, UsageError, fatal, nearest
+from core.errors import FatalError, MachineError, UsageError, fatal, nearest, remedy_on_windows
 
 WORDS = st.text(min_size=1, max_size=8)
 
@@ -47,6 +47,32 @@ def test_advises_nothing_where_nothing_is_known(number: int) -> None:
 
     assert os.strerror(number) in problem.message
     assert problem.hint == "--debug shows where it was met."
+
+
+LONG_PATH = f"C:\\{'a' * 255}\\b"
+
+
+# Python takes the numbers of <winerror.h> for those of POSIX: both of these for EACCES.
+@pytest.mark.parametrize(
+    ("problem", "number", "advice"),
+    [
+        (OSError(errno.EACCES, "in use", "a.dll"), 32, "open"),
+        (OSError(errno.EACCES, "denied", "a.dll"), 5, "rights"),
+        (OSError(errno.EACCES, "denied", "a.dll"), 5, "in use"),
+        (OSError(errno.ENOENT, "not there", LONG_PATH), 3, "LongPathsEnabled"),
+        (OSError(errno.ENOENT, "not there", "a", None, LONG_PATH), 206, "shorter path"),
+    ],
+    ids=["file in use", "rights", "loaded DLL", "long path", "long new name"],
+)
+def test_advises_what_helps_against_a_refusal_of_windows(problem: OSError, number: int, advice: str) -> None:
+    remedy = remedy_on_windows(problem, number)
+
+    assert remedy is not None
+    assert advice in remedy
+
+
+def test_takes_a_short_path_that_is_not_there_for_no_long_one() -> None:
+    assert remedy_on_windows(OSError(errno.ENOENT, "not there", "C:\\a"), 3) is None
 
 
 # Names

@@ -1,8 +1,12 @@
+import ctypes
 import errno
 import hashlib
 import os
+import shutil
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,7 +16,7 @@ from hypothesis import strategies as st
 
 from core import files
 from core.errors import MachineError, MissingInputError
-from tests.kit.windows import NO_PIPES, ON_WINDOWS, make_link, make_pipe
+from tests.kit.windows import NO_PIPES, ON_WINDOWS, make_link, make_pipe, not_on_linux
 
 
 def fail_for_space(*_arguments: Any, **_options: Any) -> NoReturn:
@@ -174,6 +178,103 @@ def test_a_second_holder_of_a_lock_waits_and_says_so(
     thread.join()
 
     assert order == ["first", "second"]
+
+
+# Folders that go
+
+
+def test_removes_a_folder_with_files_that_are_read_only(tmp_path: Path) -> None:
+    folder = tmp_path / "objects"
+    folder.mkdir()
+    (folder / "pack").touch()
+    (folder / "pack").chmod(0o444)
+    folder.chmod(0o555)
+
+    files.remove_folder(folder)
+
+    assert not folder.exists()
+
+
+@not_on_linux("Linux removes files that are open")
+def test_names_the_file_in_use_that_keeps_a_folder(tmp_path: Path) -> None:
+    path = tmp_path / "objects" / "pack"
+    path.parent.mkdir()
+    path.touch()
+
+    with path.open("rb"), pytest.raises(MachineError) as raised:
+        files.remove_folder(path.parent)
+
+    assert str(path) in raised.value.message
+    assert "open" in raised.value.hint
+
+
+@not_on_linux("Linux removes libraries that are loaded")
+@pytest.mark.parametrize(
+    "change",
+    [files.remove_folder, lambda folder: files.write_text(folder / "a.dll", "")],
+    ids=["remove", "replace"],
+)
+def test_names_the_dll_that_a_program_has_loaded(tmp_path: Path, change: Callable[[Path], object]) -> None:
+    dll = tmp_path / "bin" / "a.dll"
+    dll.parent.mkdir()
+    # Any small one does.
+    shutil.copyfile(next(Path(sys.base_prefix).rglob("libffi-8.dll")), dll)
+
+    with loaded(dll), pytest.raises(MachineError) as raised:
+        change(dll.parent)
+
+    assert str(dll) in raised.value.message
+    assert "in use" in raised.value.hint
+    assert dll.is_file()
+
+
+@contextmanager
+def loaded(dll: Path) -> Iterator[None]:
+    """Load a DLL into this process while the block runs."""
+    # Type checkers know no such library on other systems.
+    kernel = vars(ctypes)["WinDLL"]("kernel32")
+    kernel.LoadLibraryW.restype = ctypes.c_void_p
+    handle = ctypes.c_void_p(kernel.LoadLibraryW(str(dll)))
+    assert handle.value is not None
+    try:
+        yield
+    finally:
+        kernel.FreeLibrary(handle)
+
+
+def test_sweeps_the_workspace_of_a_killed_process(tmp_path: Path) -> None:
+    leave_workspace(tmp_path)
+
+    files.sweep(tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+# Windows removes the file of a lock with its release, and no file that is open.
+def test_sweeps_a_workspace_later_that_cannot_go_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = leave_workspace(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", refuse_access)
+        files.sweep(tmp_path)
+    assert folder.exists()
+
+    files.sweep(tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def leave_workspace(parent: Path) -> Path:
+    """Leave the folder and the lock of a workspace, as a killed process does; return the folder."""
+    folder = parent / "workspace"
+    folder.mkdir()
+    (folder / "half").touch()
+    folder.with_suffix(".lock").touch()
+    return folder
+
+
+def refuse_access(*_arguments: Any, **_options: Any) -> NoReturn:
+    """Fail as the operating system does of a file that another program has open."""
+    raise OSError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 # Files of others

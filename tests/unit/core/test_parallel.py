@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from core import errors, parallel
+from core import errors
 from core.parallel import map_in_threads, transfer
+from tests.kit.processes import ctrl_c_when
 from tests.kit.screens import Reader, set_reader
 
 # Far longer than anything here takes, so that a broken test ends.
@@ -57,14 +58,10 @@ def test_the_first_error_leaves_out_what_has_not_begun(jobs: int) -> None:
 
 
 def test_an_interruption_stops_threads_at_their_next_piece_of_work(
-    monkeypatch: pytest.MonkeyPatch, stopping: threading.Event
+    stopping: threading.Event,
 ) -> None:
     started = threading.Event()
     stopped = threading.Event()
-
-    def interrupt(*_arguments: object, **_options: object) -> None:
-        assert started.wait(PATIENCE)
-        raise KeyboardInterrupt
 
     def action(_item: int) -> None:
         started.set()
@@ -74,8 +71,7 @@ def test_an_interruption_stops_threads_at_their_next_piece_of_work(
         stopped.set()
 
     # Ctrl-C reaches the thread that waits for the others.
-    monkeypatch.setattr(parallel, "wait", interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), ctrl_c_when(started.is_set):
         map_in_threads(action, range(2), jobs=2)
 
     assert stopped.is_set()

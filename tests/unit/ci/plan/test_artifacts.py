@@ -1,7 +1,6 @@
 """A run's artifacts: listed, chosen for a GPU family, and fetched into a folder."""
 
 import io
-import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from core.stores.directory import DirectoryStore
 from rocm_packaging.archives import ArchiveName
 from rocm_packaging.artifacts import scan
 from tests.kit.artifact_archives import write_archive
+from tests.kit.processes import ctrl_c_when
 
 PREFIX = "17-linux"
 FAMILY = "gfx110X-all"
@@ -330,7 +330,7 @@ def test_an_interrupt_stops_every_fetch(
     store: WatchedStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped: list[str] = []
-    main_thread = threading.get_ident()
+    fetching = threading.Event()
     stopping = threading.Event()
     monkeypatch.setattr("ci.plan.artifacts.STOPPING", stopping)
     monkeypatch.setattr("core.parallel.STOPPING", stopping)
@@ -338,8 +338,7 @@ def test_an_interrupt_stops_every_fetch(
     def extract(_stream: BinaryIO, name: ArchiveName, *_: Path, **options: object) -> None:
         on_bytes = options["on_bytes"]
         assert callable(on_bytes)
-        if name.stem == GENERIC:
-            signal.pthread_kill(main_thread, signal.SIGINT)
+        fetching.set()
         try:
             while True:
                 on_bytes(1)
@@ -350,7 +349,7 @@ def test_an_interrupt_stops_every_fetch(
 
     monkeypatch.setattr("rocm_packaging.archives.extract", extract)
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), ctrl_c_when(fetching.is_set):
         artifacts.fetch(store, plan_fetch(store), folder)
 
     assert stopping.is_set()

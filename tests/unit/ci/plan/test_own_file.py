@@ -103,6 +103,21 @@ def test_a_dispatch_of_all_families_plans_the_same_jobs(
     assert {job.name for job in dispatched.jobs} == {job.name for job in pushed.jobs}
 
 
+def test_a_ref_of_ones_own_is_built_for_the_families_that_it_brings_rocm_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text('[refs.mine]\nextends = "sample"\nrocm_families = ["gfx94X-dcgpu"]\n')
+    dispatch = ("--event", "workflow_dispatch", "--input=linux_amdgpu_families=gfx94x,gfx110x")
+
+    printed = configure(capsys, *dispatch, "--input=pytorch_git_refs=mine", "--config-file", file, "--json")
+
+    plan = Plan.model_validate_json(printed)
+    assert {job.gpu_family for job in plan.jobs} == {"gfx94X-dcgpu"}
+    assert {job.torch_ref for job in plan.jobs} == {"mine"}
+    assert any("mine" in row.reason for row in plan.left_out if "gfx110X" in row.what)
+
+
 def test_the_guides_file_gives_the_matrix_its_families(guide_file: Path) -> None:
     use_user_file(guide_file)
 

@@ -255,7 +255,7 @@ def test_the_sample_is_built_for_the_gpus_that_it_has_rocm_for() -> None:
 
     assert families_by_stage(plan)["build_rocm"] == ["gfx94X-dcgpu", "gfx110X-all"]
     assert {variant.gpu_family for variant in plan.variants} == {"gfx94X-dcgpu", "gfx110X-all"}
-    assert reason_left_out(plan, "gfx1151 on linux") == "the sample has no ROCm for it"
+    assert reason_left_out(plan, "gfx1151 on linux") == "torch ref sample has no ROCm for it"
 
 
 def test_a_family_that_the_sample_has_no_rocm_for_is_refused() -> None:

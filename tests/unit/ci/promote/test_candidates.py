@@ -11,7 +11,7 @@ from ci.promote import documents, promotion
 from ci.promote.candidates import promised_wheels, rewrite_candidate
 from ci.promote.documents import Decision
 from ci.promote.facts import SetFacts, SetRequest, gather
-from ci.promote.policy import PromotionPolicy, decide, gates
+from ci.promote.policy import PromotionPolicy, decide, gates, promoted_files
 from ci.promote.version_change import final_of, rename_set
 from core.cell import GroupCell
 from core.cli.options import Common
@@ -198,7 +198,7 @@ def test_expects_what_the_source_locks_promise(candidate_desk: ReleaseDesk) -> N
 
 def test_rejects_a_set_without_a_promised_distribution(candidate_desk: ReleaseDesk, tmp_path: Path) -> None:
     facts = gather_facts(candidate_desk)
-    files = promotion.promoted_files(facts)
+    files = promoted_files(facts)
     files_without_audio = [file for file in files if file.distribution != "torchaudio"]
     expectations = promised_wheels(facts, CHANGE)
     scratch = tmp_path / "scratch"
@@ -217,7 +217,7 @@ def test_rejects_a_wheel_that_does_not_require_what_its_lock_promises(
     facts = gather_facts(desk)
     torch_expectation = promised_wheels(facts, CHANGE)[FAMILY]["torch"]
     expectations = {FAMILY: {"torch": replace(torch_expectation, requires=("triton==3.7.0",))}}
-    files = promotion.promoted_files(facts)
+    files = promoted_files(facts)
 
     with pytest.raises(CheckError) as raised:
         rewrite_candidate(desk.bucket, files, CHANGE, tmp_path / "scratch", expectations)
@@ -251,7 +251,7 @@ def decide_on_release(facts: SetFacts) -> Decision:
 def test_rewrites_the_same_files_to_the_same_bytes(candidate_desk: ReleaseDesk, tmp_path: Path) -> None:
     # Otherwise a second run would find other bytes where it was interrupted.
     facts = gather_facts(candidate_desk)
-    staged_files = promotion.promoted_files(facts)
+    staged_files = promoted_files(facts)
 
     files, _store = rewrite_candidate(candidate_desk.bucket, staged_files, CHANGE, tmp_path / "first")
     same_files, _store = rewrite_candidate(candidate_desk.bucket, staged_files, CHANGE, tmp_path / "second")
@@ -264,7 +264,7 @@ def test_completes_a_release_that_was_killed_at_any_write(
     candidate_desk: ReleaseDesk, tmp_path: Path
 ) -> None:
     facts = gather_facts(candidate_desk)
-    staged_files = promotion.promoted_files(facts)
+    staged_files = promoted_files(facts)
     files, source = rewrite_candidate(candidate_desk.bucket, staged_files, CHANGE, tmp_path / "scratch")
     decision = decide_on_release(facts).model_copy(update={"files": files})
 

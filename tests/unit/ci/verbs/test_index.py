@@ -41,7 +41,7 @@ def test_lists_a_wheel_only_with_its_metadata(store: Store, outputs: RunOutputs,
     store.put_bytes(f"{wheel.key}.metadata", metadata)
     with_metadata = index.write_pages(store, outputs, GROUP)
 
-    assert [held.key for held in without_metadata.held_back_files] == [wheel.key]
+    assert list(without_metadata.held_back_files) == [wheel.key]
     assert without_metadata.file_count == 1
     assert with_metadata.file_count == 2
     assert "metadata=" in flat_page(store, outputs)
@@ -76,7 +76,7 @@ def unrecorded(store: Store, outputs: RunOutputs, tmp_path: Path) -> str:
 def test_waits_for_the_record_of_a_new_wheel(store: Store, outputs: RunOutputs, unrecorded: str) -> None:
     indexed = index.write_pages(store, outputs, GROUP)
 
-    assert [held.key for held in indexed.held_back_files] == [unrecorded]
+    assert list(indexed.held_back_files) == [unrecorded]
     assert "apex" not in flat_page(store, outputs)
 
 

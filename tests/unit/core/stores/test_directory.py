@@ -1,11 +1,14 @@
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.request import urlopen
 
 import pytest
 
 from core import files
+from core.errors import MachineError
+from core.stores import directory
 from core.stores.directory import DirectoryStore
 from core.stores.dry_run import DryRunStore
 from tests.kit.wheels import sha256
@@ -17,6 +20,24 @@ def store(tmp_path: Path) -> DirectoryStore:
     store = DirectoryStore(tmp_path / "out")
     store.put_bytes("run/a.whl", b"a")
     return store
+
+
+@pytest.mark.parametrize("key", ["run/a<b>.whl", "run/nul", "run/c:d/e.whl", "run./a.whl"])
+def test_a_key_that_windows_cannot_hold_is_refused_by_name(
+    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setattr(directory, "sys", SimpleNamespace(platform="win32"))
+    source = tmp_path / "source"
+    source.write_bytes(b"b")
+
+    with pytest.raises(MachineError) as of_bytes:
+        store.put_bytes(key, b"b")
+    with pytest.raises(MachineError) as of_file:
+        store.put_file(key, source, sha256=sha256(b"b"), replace=False)
+
+    assert key in of_bytes.value.message
+    assert key in of_file.value.message
+    assert [stored_object.key for stored_object in store.list("")] == ["run/a.whl"]
 
 
 @pytest.mark.parametrize("name", [".b.whl.x.part", ".link.x/b.whl"])

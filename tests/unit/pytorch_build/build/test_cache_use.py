@@ -28,7 +28,7 @@ def test_has_a_folder_for_ccaches_log_while_a_build_runs() -> None:
 def test_tells_ccache_which_folder_lies_elsewhere_on_another_machine(tree: str, base_dir: str) -> None:
     with use_cache(CCACHE, base_dirs=(Path(tree), *BASE_DIRS[1:]), base_env={}) as cache:
         assert cache is not None
-        assert cache.environment({})["CCACHE_BASEDIR"] == base_dir
+        assert cache.environment({})["CCACHE_BASEDIR"] == str(Path(base_dir))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,9 @@ from pytorch_build.build.container import (
     outer_parser,
     session_command,
 )
+from tests.kit.windows import not_on_windows
+
+pytestmark = not_on_windows("wheels for manylinux are built on Linux alone")
 
 ROOT = Path("/home/dev/checkout")
 

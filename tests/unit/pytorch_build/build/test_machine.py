@@ -1,4 +1,3 @@
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -24,6 +23,7 @@ from pytorch_build.components import COMPONENTS, MachineNeed
 from pytorch_build.refs.torch_refs import torch_ref
 from tests.kit.build_plans import PROJECTS
 from tests.kit.builds import LocalRun, request_build
+from tests.kit.machines import report_hardware
 from tests.kit.platforms import LINUX, WINDOWS
 
 GIB = 1 << 30
@@ -211,9 +211,7 @@ def test_builds_torch_without_a_gpu_in_27_gib() -> None:
 
 def set_machine(monkeypatch: pytest.MonkeyPatch, *, cores: int, memory: int) -> None:
     """Let the operating system report so many cores and so many bytes of memory, and no limits."""
-    sizes = {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": memory}
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: range(cores), raising=False)
-    monkeypatch.setattr(os, "sysconf", sizes.__getitem__)
+    report_hardware(monkeypatch, cores=cores, memory=memory)
     set_limits(monkeypatch, {})
 
 
@@ -426,7 +424,7 @@ def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def cpu_build(run: LocalRun, *, ignore_needs: bool = False) -> BuildRequest:
     """Return the request for a torch without a GPU."""
     request = request_build(run, "torch", context=run.context("cpu", ref="nightly"))
-    return replace(request, options=replace(request.options, ignore_needs=ignore_needs))
+    return replace(request, ignore_needs=ignore_needs)
 
 
 @pytest.mark.usefixtures("small_machine")

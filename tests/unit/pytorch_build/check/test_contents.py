@@ -5,7 +5,7 @@ from pytorch_build.check import Expectation, Finding, WheelView, contents
 from pytorch_build.check.policy import Policy, load_policy
 from pytorch_build.components.component import WheelSizes
 from tests.kit.findings import members, severities
-from tests.kit.views import wheel_view
+from tests.kit.views import judged_by, wheel_view
 
 HOST_CODE = ElfFacts(machine="EM_X86_64", kind="ET_DYN", stack="RW")
 AUDIO = "torchaudio-2.10.0-cp312-cp312-linux_x86_64.whl"
@@ -19,7 +19,9 @@ def check_contents(
 ) -> list[Finding]:
     """Return what is found in the contents of a torch wheel."""
     expectation = Expectation(distribution="torch", version="1", has_full_size=has_full_size)
-    return [*contents.check(view, expectation, policy or load_policy())]
+    judged_view = judged_by(view, policy or load_policy(), expectation)
+    rules = (contents.check, contents.name_policy, contents.compare_size)
+    return [finding for rule in rules for finding in rule(judged_view)]
 
 
 # What loads ROCm

@@ -11,7 +11,7 @@ from pytorch_build.check import DeviceFacts, Expectation, WheelView, device_code
 from pytorch_build.check.bundles import BundleError
 from pytorch_build.check.policy import Policy
 from tests.kit.binaries import EM_AMDGPU, compressed_bundle, elf_file, offload_bundle
-from tests.kit.views import wheel_view
+from tests.kit.views import judged_by, wheel_view
 
 POLICY = Policy(device_code=("torch",))
 
@@ -24,7 +24,7 @@ def code_for(*targets: str) -> DeviceFacts:
 def check_torch(view: WheelView, *targets: str) -> list[tuple[str, str, str]]:
     """Return severity, member and message of what is found in a torch wheel for these targets."""
     expectation = Expectation(distribution="torch", version="2.10.0a0+cpu", gpu_targets=targets)
-    findings = device_code.check(view, expectation, POLICY)
+    findings = device_code.check(judged_by(view, POLICY, expectation))
     return [(finding.severity, finding.where, finding.message) for finding in findings]
 
 
@@ -218,7 +218,7 @@ def test_accepts_any_device_code_where_nothing_is_known_of_the_targets() -> None
     )
     expectation = Expectation(distribution="rocm-sdk-libraries-gfx94x-dcgpu", version="7.2.4")
 
-    assert list(device_code.check(view, expectation, POLICY)) == []
+    assert list(device_code.check(judged_by(view, POLICY, expectation))) == []
 
 
 def test_requires_no_device_code_of_a_wheel_that_may_have_none() -> None:
@@ -230,7 +230,7 @@ def test_requires_no_device_code_of_a_wheel_that_may_have_none() -> None:
 def test_finds_registered_bundles_that_are_not_there() -> None:
     view = wheel_view(files={"a.so": DeviceFacts(registered=2)})
 
-    (finding,) = device_code.check(view, None, POLICY)
+    (finding,) = device_code.check(judged_by(view, POLICY))
 
     assert finding.severity == "error"
     assert "2 bundles" in finding.message
@@ -275,7 +275,7 @@ def test_requires_a_device_wheel_to_hold_code_of_its_name(
         files["torch/.kpack/torch_gfx942.kpack"] = archive
     view = wheel_view(f"amd_torch_device_{group}-2.10.0-cp312-cp312-linux_x86_64.whl", files=files)
 
-    findings = [*device_code.check(view, None, POLICY)]
+    findings = [*device_code.check(judged_by(view, POLICY))]
 
     if problem is None:
         assert findings == []

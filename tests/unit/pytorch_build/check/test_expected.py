@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def expect(
 
 def unmet_expectations(view: WheelView, expectation: Expectation) -> list[str]:
     """Return the messages of what a wheel is not, each of which is an error."""
-    findings = [*expected.check(view, expectation)]
+    findings = [*expected.check(replace(view, expectation=expectation))]
     assert set(severities(findings)) <= {"error"}
     return messages(findings)
 

@@ -1,7 +1,6 @@
 import pytest
 
-from pytorch_build.check import Finding, file_names
-from pytorch_build.check.policy import load_policy
+from pytorch_build.check import Finding, contents
 from tests.kit.findings import severities
 from tests.kit.views import wheel_view
 
@@ -13,7 +12,7 @@ LINUX = "demo-1.0-cp312-cp312-linux_x86_64.whl"
 def check(filename: str, *members: str) -> list[Finding]:
     """Return what is found in the names of a wheel's members."""
     view = wheel_view(filename, files=dict.fromkeys(members, 1))
-    return [*file_names.check(view, load_policy())]
+    return [*contents.check(view)]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -54,7 +55,8 @@ def library(
 
 def check(view: WheelView, policy: Policy = POLICY, loader: frozenset[str] = frozenset()) -> list[Finding]:
     """Return what is found in the libraries of a wheel."""
-    return [*libraries.check(view, policy, loader)]
+    options = replace(view.options, policy=policy, loader=loader)
+    return [*libraries.check(replace(view, options=options))]
 
 
 def subjects(findings: list[Finding]) -> list[tuple[str, str]]:

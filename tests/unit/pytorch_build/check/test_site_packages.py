@@ -8,7 +8,7 @@ from pytorch_build.check import Finding, WheelView, site_packages
 from pytorch_build.check.policy import Policy, load_policy
 from pytorch_build.check.run import check_wheel
 from tests.kit.findings import errors_among, members, messages
-from tests.kit.views import wheel_view
+from tests.kit.views import judged_by, wheel_view
 from tests.kit.wheels import write_wheel
 
 DEMO = "demo-1.0-py3-none-any.whl"
@@ -29,7 +29,7 @@ def torch_view(*members: str, requires: Sequence[str] = (), entry_points: str = 
 
 def check(view: WheelView, policy: Policy | None = None) -> list[Finding]:
     """Return what is found in what a wheel brings."""
-    return [*site_packages.check(view, policy or load_policy())]
+    return [*site_packages.check(judged_by(view, policy or load_policy()))]
 
 
 # Any wheel

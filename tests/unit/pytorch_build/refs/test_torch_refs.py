@@ -12,6 +12,7 @@ from pytorch_build.refs.torch_refs import (
     rehearsal_labels,
     torch_ref,
 )
+from rocm_packaging.sample.facts import FAMILIES
 
 # What the issue that asked for files of one's own wants to write.
 OWN_REFS = """
@@ -60,7 +61,8 @@ def test_reads_the_projects_of_a_users_ref(tmp_path: Path) -> None:
     projects = read_ref(tmp_path, "mine", OWN_REFS).projects
 
     assert projects["torch"].prebuilt == "torch==2.13.0"
-    assert projects["audio"].origin == "/path/to/torchaudio"
+    # On Windows the file says its drive.
+    assert projects["audio"].origin == str(Path(tmp_path.anchor, "path/to/torchaudio"))
     assert projects["audio"].env == {"BUILD_SOX": "0", "USE_FFMPEG": "0"}
     # A relative path is one from the file.
     assert projects["vision"].origin == str(tmp_path.parent / "torchvision")
@@ -260,6 +262,10 @@ def test_the_sample_has_small_wheels_for_rehearsals_alone() -> None:
     assert not sample.has_gpu_code
     assert not sample.has_whole_tests
     assert sample.need is not None
+
+
+def test_the_sample_names_the_families_that_its_rocm_is_for() -> None:
+    assert torch_ref("sample").rocm_families == FAMILIES
 
 
 def test_other_refs_are_as_upstreams() -> None:

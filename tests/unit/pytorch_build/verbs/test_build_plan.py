@@ -131,7 +131,6 @@ OWN_VARIABLES = {
 
 
 @pytest.mark.parametrize("name", OWN_VARIABLES)
-@pytest.mark.nightly
 def test_a_plan_tells_where_a_variable_comes_from(
     plan_build: PlanBuild, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

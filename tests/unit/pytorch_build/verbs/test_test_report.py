@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ci.promote import runs
+from ci.promote import facts
 from core import junit
 from core.errors import CheckError
 from core.junit import Case, Document, Suite
@@ -168,7 +168,7 @@ def read_record(run: LocalRun, name: str = RECORD) -> Record | None:
 
 def promotion_outcomes(run: LocalRun) -> dict[str, str]:
     """Return what a promotion makes of the tests."""
-    group = runs.read_group(run.store, run.common(run_id="17").outputs, GROUP)
+    group = facts.read_group(run.store, run.common(run_id="17").outputs, GROUP)
     return {test.evidence.stage: test.outcome for test in group.tests}
 
 

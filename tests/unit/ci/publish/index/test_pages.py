@@ -204,7 +204,7 @@ def test_project_pages_give_back_what_they_list(listed: list[PageFile]) -> None:
         page_url = f"https://host/g/simple/{name}/"
         html = pages[f"simple/{name}/index.html"]
         project = json.loads(pages[f"simple/{name}/index.json"])
-        versions = {file.version_text for file in project_files}
+        versions = {file.name.version_text for file in project_files}
 
         assert read_html_files(html, page_url) == in_html(project_files)
         assert project["name"] == name

@@ -64,7 +64,7 @@ def test_lists_a_file_again_whose_page_an_older_listing_replaced(memory: MemoryS
     for path, page in older_pages.items():
         memory.put_bytes(f"{PREFIX}/{path}", page)
 
-    assert index_wheels(memory).held_back_files == ()
+    assert index_wheels(memory).held_back_files == {}
     assert pages_in(memory) == pages
 
 
