@@ -10,6 +10,7 @@ import pytest
 from ci.install import dependencies
 from core import http_server, process
 from core.env import installer
+from core.errors import EnvironmentSetupError
 from core.run import RunOutputs
 from core.stores import Store
 from core.stores.location import open_store
