@@ -53,7 +53,10 @@ def file_facts(path: Path) -> DeviceFacts | None:
             archive = kpack.read(stream)
             binaries = frozenset(kernel.binary.rpartition("#")[0] for kernel in archive.kernels)
             targets = frozenset(kernel.target for kernel in archive.kernels)
-            return DeviceFacts(targets=targets, archived=binaries)
+            return DeviceFacts(
+                targets=targets,
+                archived=binaries,
+            )
     if head.startswith(MAGICS):
         return _facts_of_bundles(read_bundles(mapped(path)))
     return None

@@ -155,7 +155,13 @@ def _record_finding(filename: str, message: str, where: str) -> Finding:
     sentence = message.removeprefix(f"{filename}: ")
     if sentence.startswith(f"{filename} "):
         sentence = f"The wheel {sentence.removeprefix(f'{filename} ')}"
-    return Finding(severity="error", check=_RECORD_CHECK, wheel=filename, where=where, message=sentence)
+    return Finding(
+        severity="error",
+        check=_RECORD_CHECK,
+        wheel=filename,
+        where=where,
+        message=sentence,
+    )
 
 
 def judge(view: WheelView) -> Iterator[Finding]:
@@ -168,8 +174,16 @@ def judge(view: WheelView) -> Iterator[Finding]:
         elif dlls.is_dll(binary.name):
             subject = "dll"
         for problem in binary.problems:
-            yield replace(error(problem, binary.name), check=subject, wheel=wheel)
+            yield replace(
+                error(problem, binary.name),
+                check=subject,
+                wheel=wheel,
+            )
 
     for subject, rule in _RULES:
         for finding in rule(view):
-            yield replace(finding, check=subject, wheel=wheel)
+            yield replace(
+                finding,
+                check=subject,
+                wheel=wheel,
+            )

@@ -141,14 +141,22 @@ def run_file(file: TestFile, settings: RunSettings, *, name: str | None = None) 
     existing = None
     if settings.selects or is_side_by_side:
         # The tests of the file, whatever the settings choose.
-        whole_settings = replace(settings, expression="", arguments=())
+        whole_settings = replace(
+            settings,
+            expression="",
+            arguments=(),
+        )
         collector = _Launcher(
             file=file,
             settings=whole_settings,
             name=name,
             end=end,
         )
-        collection = collector.run_pytest("collect", excluded=(), arguments=("--collect-only", "-q"))
+        collection = collector.run_pytest(
+            "collect",
+            excluded=(),
+            arguments=("--collect-only", "-q"),
+        )
         existing = collection.existing if collection.could_collect else None
 
     launcher = _Launcher(

@@ -56,7 +56,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="resolve every torch ref of a plan that `configure` wrote, and complete its cells with versions",
     )
-    parser.add_argument("--compact", action="store_true", help="print the lock as one line, for a job output")
+    parser.add_argument(
+        "--compact",
+        action="store_true",
+        help="print the lock as one line, for a job output",
+    )
     add_source_options(parser)
     add_rocm_options(parser)
 

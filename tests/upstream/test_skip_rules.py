@@ -7,9 +7,9 @@ import pytest
 
 from core import process
 from pytorch_build.test import plugin, skip_rules
-from pytorch_build.test.skip_rules import UnderTest
+from pytorch_build.test.skip_rules import TestedTorch
 
-CPU = UnderTest(gpu_targets=(), platform="linux", python="3.11.7", torch="2.13.0+cpu")
+CPU = TestedTorch(gpu_targets=(), platform="linux", python="3.11.7", torch="2.13.0+cpu")
 RULES = Path(__file__).with_name("texts").joinpath("skip-rules.toml").read_text()
 FILES = ("test_type_info.py", "test_unary_ufuncs.py")
 
