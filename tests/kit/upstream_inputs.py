@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from core.env import installer
+
 # Option -> what it names
 OPTIONS = {
     "--sources": "folder of upstream repositories",
@@ -14,6 +16,18 @@ OPTIONS = {
     "--therock": "work tree of TheRock",
     "--torch-root": "root folder of a Debian in which torch compiles",
 }
+
+# A wheel of torch that a machine may have
+TORCH = "torch-2.13.0+cpu-cp311"
+
+
+def torch_wheels() -> list[Path]:
+    """Return the wheels of torch in the folders that pip is configured to look into."""
+    wheels: list[Path] = []
+    for link in installer.configured().find_links:
+        if Path(link).is_dir():
+            wheels += sorted(Path(link).glob(f"{TORCH}*"))
+    return wheels
 
 
 def named_by(option: str) -> Any:
