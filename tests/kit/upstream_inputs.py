@@ -1,5 +1,6 @@
 """What is real, and lies in folders that options of the test run name."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,11 @@ def torch_wheels() -> list[Path]:
         if Path(link).is_dir():
             wheels += sorted(Path(link).glob(f"{TORCH}*"))
     return wheels
+
+
+def distributions_of(files: Iterable[Path]) -> list[str]:
+    """Return the distribution of each file or folder, as its name begins."""
+    return [path.name.partition("-")[0] for path in files]
 
 
 def named_by(option: str) -> Any:

@@ -29,6 +29,7 @@ from rocm_packaging.packages.plan import make_plan
 from tests.kit.environments import Venv, create_environment
 from tests.kit.findings import errors_among
 from tests.kit.hip_libraries import write_sources, write_wheel_around
+from tests.kit.upstream_inputs import distributions_of
 
 Layout = Literal["split", "unsplit"]
 # Quick runs package the split layout alone.
@@ -76,9 +77,14 @@ class Packages:
         return f"rocm[{','.join(extras)}]=={self.version}"
 
     @property
+    def files(self) -> list[Path]:
+        """The sdist and the wheels."""
+        return [file.path for file in self.output.files]
+
+    @property
     def wheels(self) -> list[Path]:
         """All files but the sdist."""
-        return [file.path for file in self.output.files if file.path.suffix == ".whl"]
+        return [path for path in self.files if path.suffix == ".whl"]
 
 
 PackagesOf = Callable[[Layout], Packages]
@@ -167,9 +173,8 @@ def test_artifacts_become_the_packages_of_their_layout(
     targets = build_info(scan(rocm7_artifacts / layout)).targets
     packages = packages_of(layout)
 
-    names = {file.path.name.partition("-")[0] for file in packages.output.files}
     shared_packages = {"rocm", "rocm_sdk_core", "rocm_sdk_devel", "rocm_profiler"}
-    assert names == shared_packages | library_packages(layout, tuple(targets))
+    assert set(distributions_of(packages.files)) == shared_packages | library_packages(layout, tuple(targets))
     assert packages.output.plan.unused == ()
 
     assert errors_among(check_wheels(packages.wheels)) == []
@@ -245,7 +250,7 @@ def test_pip_installs_everything_and_uninstalls_it_whole(
     root = Path(run_program(venv, "rocm-sdk", "path", "--root"))
     assert root.is_relative_to(venv.site)
 
-    distributions = [path.name.split("-")[0] for path in venv.site.glob("roc*.dist-info")]
+    distributions = distributions_of(venv.site.glob("roc*.dist-info"))
     has_device_package = f"rocm_sdk_device_{TARGET}" in distributions
     assert has_device_package == (layout == "split")
 
@@ -333,8 +338,8 @@ def rooted_venv(
     packages = packages_of(request.param)
     venv = VenvInRoot(root=linux_root, folder=f"/opt/rocm7-{request.param}-{os.getpid()}")
     (venv.path / "wheels").mkdir(parents=True)
-    for file in packages.output.files:
-        shutil.copy2(file.path, venv.path / "wheels")
+    for path in packages.files:
+        shutil.copy2(path, venv.path / "wheels")
 
     try:
         venv.run("python3", "-m", "venv", f"{venv.folder}/venv")
@@ -350,9 +355,8 @@ def test_rocm_sdk_test_passes_where_its_programs_run(rooted_venv: VenvInRoot) ->
 
     assert " 0 failed" in summary
     assert "ok    core: hipcc runs" in lines
-    skipped = [line for line in lines if line.startswith("skip ")]
     # A part of ROCm has no profiler to promise anything.
-    assert [line for line in skipped if "instruments" not in line] == [
+    assert [line for line in lines if line.startswith("skip ") and "instruments" not in line] == [
         "skip  profiler: what it promises is there (this distribution was packaged without them)",
         "skip  profiler: there are shared libraries (this distribution was packaged without them)",
     ]
@@ -389,15 +393,18 @@ def write_program(path: Path, libraries: list[OptionalLibrary]) -> None:
     path.write_text(template.replace("@INCLUDES@", includes).replace("@CALLS@", calls))
 
 
-def require_wheels_libraries(venv: VenvInRoot, sdk_root: str, loaded: set[Path]) -> None:
+def require_wheels_libraries(venv: VenvInRoot, sdk_root: str, loaded: list[str]) -> None:
     """Hold that a program loads the wheels' libraries, and none of their names from elsewhere."""
     library_folder = venv.outside(sdk_root) / "lib"
     wheels_libraries = {path.name for path in library_folder.rglob("*.so*")}
-    named_alike = [path for path in loaded if path.name in wheels_libraries]
 
-    names = {path.name.partition(".")[0] for path in named_alike}
+    names: set[str] = set()
+    for path in map(Path, loaded):
+        if path.name in wheels_libraries:
+            assert path.is_relative_to(venv.folder), path
+            names.add(path.name.partition(".")[0])
+
     assert names >= {"librocblas", "libamdhip64", "libhsa-runtime64"}
-    assert [path for path in named_alike if not path.is_relative_to(venv.folder)] == []
 
 
 def test_hipcc_links_libraries_into_a_program_for_two_targets(rooted_venv: VenvInRoot) -> None:
@@ -418,7 +425,7 @@ def test_hipcc_links_libraries_into_a_program_for_two_targets(rooted_venv: VenvI
     program = f"{rooted_venv.folder}/two"
     assert rooted_venv.run(program) in {"", "hipErrorNoDevice"}
     loaded = re.findall(r"=> (\S+)", rooted_venv.run("ldd", program))
-    require_wheels_libraries(rooted_venv, sdk_root, {Path(path) for path in loaded})
+    require_wheels_libraries(rooted_venv, sdk_root, loaded)
 
 
 def test_a_program_of_the_systems_compiler_finds_the_wheels_libraries(rooted_venv: VenvInRoot) -> None:
@@ -429,7 +436,7 @@ def test_a_program_of_the_systems_compiler_finds_the_wheels_libraries(rooted_ven
 
     loaded = rooted_venv.run(f"{rooted_venv.folder}/maps").splitlines()
 
-    require_wheels_libraries(rooted_venv, sdk_root, {Path(path) for path in loaded})
+    require_wheels_libraries(rooted_venv, sdk_root, loaded)
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -446,13 +453,15 @@ def test_a_library_that_its_hipcc_compiles_is_split(
 
     device_code = file_facts(library)
     assert device_code is not None
-    forms = {bundle.form for bundle in device_code.bundles}
-    assert forms == {"zstd" if compressed else "plain"}
+    assert device_code.bundles
+    for bundle in device_code.bundles:
+        assert bundle.form == ("zstd" if compressed else "plain")
 
     host, *device_wheels = split_wheel(write_wheel_around(library, tmp_path / "fat"), tmp_path / "parts")
 
-    distributions = [wheel.name.partition("-")[0] for wheel in device_wheels]
-    assert distributions == [f"amd_torch_device_{target}" for target in sorted((TARGET, OTHER_TARGET))]
+    device_packages = {f"amd_torch_device_{TARGET}", f"amd_torch_device_{OTHER_TARGET}"}
+    assert set(distributions_of(device_wheels)) == device_packages
+    assert len(device_wheels) == len(device_packages)
     with zipfile.ZipFile(host) as archive:
         host_library = archive.getinfo("torch/lib/libtorch_hip.so")
     assert host_library.file_size < library.stat().st_size

@@ -157,7 +157,7 @@ def test_archives_hold_what_llvms_own_tool_takes_out(
         with zipfile.ZipFile(wheel) as archive:
             digests |= code_in_archive(archive.read(f"torch/.kpack/torch_{gpu}.kpack"))
 
-    assert {bundle: digest for bundle, digest in digests.items() if bundle in expected} == expected
+    assert digests.items() >= expected.items()
 
 
 def load_library(path: Path) -> str:

@@ -44,8 +44,10 @@ def tree(tmp_path_factory: pytest.TempPathFactory, torch_sources: Path) -> Path:
     (tree / "test").mkdir(parents=True)
     for name in ("version.txt", "pytest.ini"):
         shutil.copy2(torch_sources / name, tree / name)
-    for name in (*UPSTREAM_SUPPORT, *(f"{test}.py" for test in UPSTREAM_TESTS)):
+    for name in UPSTREAM_SUPPORT:
         shutil.copy2(torch_sources / "test" / name, tree / "test" / name)
+    for name in UPSTREAM_TESTS:
+        shutil.copy2(torch_sources / "test" / f"{name}.py", tree / "test" / f"{name}.py")
     for name, text in OUR_TESTS.items():
         shutil.copyfile(TEXTS / text, tree / "test" / f"{name}.py")
     shutil.copyfile(TEXTS / "run-rules.toml", tree / "rules.toml")
@@ -111,11 +113,12 @@ def test_a_report_of_two_shards_is_the_truth(tree: Path, torch_python: Path) -> 
     assert failures == {test: outcome for test, outcome in OUTCOMES.items() if outcome in FAILING}
 
     outcomes = outcomes_in_reports(tree)
-    assert {test: outcomes[test] for test in OUTCOMES} == OUTCOMES
+    assert outcomes.items() >= OUTCOMES.items()
 
     passed = passed_by_pytest_alone(tree, torch_python)
     assert passed
-    assert {outcomes.get(test) for test in passed} == {"passed"}
+    for test in passed:
+        assert outcomes.get(test) == "passed", test
 
     # No other test is lost or invented.
     assert configuration["problems"] == ["the tree has no test file of the configuration"]
