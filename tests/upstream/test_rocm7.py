@@ -137,7 +137,7 @@ def install_packages(root: Path, packages: Packages, backend: Literal["pip", "uv
 
 def run_program(venv: Venv, program: str, *arguments: str) -> str:
     """Run a program of an environment; return what it prints."""
-    command = [venv.root / "bin" / program, *arguments]
+    command: list[str | Path] = [venv.root / "bin" / program, *arguments]
     return process.capture(command, env=clean_environment()).stdout.strip()
 
 

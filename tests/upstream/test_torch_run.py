@@ -80,7 +80,7 @@ def passed_by_pytest_alone(tree: Path, python: Path) -> set[str]:
 
     passed: set[str] = set()
     for name in UPSTREAM_TESTS:
-        command = [python, "-m", "pytest", *options, f"{name}.py"]
+        command: list[str | Path] = [python, "-m", "pytest", *options, f"{name}.py"]
         completed = process.capture(command, cwd=tree / "test", env=environment, check=False)
         for line in completed.stdout.splitlines():
             # Upstream's conftest puts the time before the test: PASSED [0.01s] test_x.py::TestX::test_y
