@@ -75,7 +75,7 @@ def address_of(store: Store, location: str, place: str) -> Iterator[str]:
         yield url
 
 
-def install(environment: Venv, client: str, address: str) -> process.Completed:
+def install(environment: Venv, client: str, address: str) -> None:
     """Install torch and ROCm with its compilers from the two indexes, and from nowhere else."""
     commands: dict[str, list[str | Path]] = {
         "pip": [environment.python, "-m", "pip", "install", "--isolated", "--pre"],
@@ -95,7 +95,7 @@ def install(environment: Venv, client: str, address: str) -> process.Completed:
     variables = process.inherited(
         ROCM_SDK_TARGET_FAMILY=FAMILY, PIP_CONFIG_FILE="/dev/null", PIP_CONSTRAINT=None, PIP_FIND_LINKS=None
     )
-    return process.run([*commands[client], *indexes, "rocm[libraries,devel]", "torch"], env=variables)
+    process.run([*commands[client], *indexes, "rocm[libraries,devel]", "torch"], env=variables)
 
 
 @pytest.mark.parametrize("client", ["pip", "uv"])
