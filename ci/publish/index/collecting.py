@@ -259,7 +259,7 @@ class Collector:
             files_by_project[project] = []
 
         for page_file in files_to_list:
-            files_by_project[guess_project(page_file.stored_file.filename)].append(page_file)
+            files_by_project[page_file.name.project].append(page_file)
         return {project: sort_files(files) for project, files in files_by_project.items()}
 
     def _complete_records(

@@ -32,6 +32,7 @@ from core.stores import Content, join_content
 API_VERSION = "1.1"
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
+_FILE_START = '{"filename":'
 _FILES_START = ',"files":[\n'
 _FILES_END = "]}\n"
 _REMEMBERED = re.compile(rb',"_[a-z-]+":"[^"]*"')
@@ -89,8 +90,10 @@ def read_root_page(content: bytes) -> RootPage:
 
 def write_project_page(project: str, page_files: Sequence[PageFile]) -> bytes:
     """Return the bytes of ``simple/{project}/index.json``, one file a line."""
-    lines = [_ENCODER.encode(_file_to_json(page_file)) for page_file in page_files]
-    files = ",\n".join(lines)
+    # One call for all takes much less than a call for each. No text holds what a line begins with, as its
+    # quotation marks would be escaped.
+    array = _ENCODER.encode([_file_to_json(page_file) for page_file in page_files])
+    files = array[1:-1].replace(f",{_FILE_START}", f",\n{_FILE_START}")
     digest = digest_of([files.encode()])
     meta = _ENCODER.encode({"api-version": API_VERSION, "_files-digest": digest})
     versions = _ENCODER.encode(distinct_versions(page_files))
