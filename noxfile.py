@@ -68,7 +68,8 @@ class CredentialFilter(logging.Filter):
 logging.getLogger("nox").addFilter(CredentialFilter())
 
 STOPPING = threading.Event()
-OPTIONS_CHECKED = threading.Event()
+# What follows the two dashes, as each session of the call gets it.
+POSARGS_OF_SESSIONS: dict[str, list[str]] = {}
 
 
 def stop(_number: int, _frame: object) -> None:
@@ -155,10 +156,11 @@ def front_door(session: nox.Session, package: str, *words: str, cell: dict[str, 
     for name, value in (cell or {}).items():
         options.append(f"--{name.replace('_', '-')}={value}")
 
+    front_door_words = [package, *words, *options]
     if isinstance(session, LaterSession):
-        session.front_door = [package, *words, *options, *session.posargs]
+        session.front_door = front_door_words
         return
-    refuse_unknown_options_of_later_sessions(session)
+    posargs = posargs_of_session(session, front_door_words)
 
     # The front door fills the session's environment; without one there is no Python to name.
     if session.virtualenv.venv_backend != "none":
@@ -171,7 +173,7 @@ def front_door(session: nox.Session, package: str, *words: str, cell: dict[str, 
         package,
         *words,
         *options,
-        *session.posargs,
+        *posargs,
         # Where relative paths of users begin.
         env={**IMPORT_VARIABLES, "INVOKED_FROM": session.invoked_from},
         external=True,
@@ -188,37 +190,49 @@ class LaterSession(nox.Session):
     front_door: list[str] | None = None  # of one that runs a tool of the project's own
 
 
-def refuse_unknown_options_of_later_sessions(session: nox.Session) -> None:
-    """Refuse options that a later session of this call does not have, before the first one builds for hours.
+def posargs_of_session(session: nox.Session, front_door_words: list[str]) -> list[str]:
+    """Return what follows the two dashes, for one session: without options that are for others of the call.
 
-    nox gives what follows the two dashes to every session that is named before them.
+    nox gives it to every session. It is divided once, so that what a later session does not have is refused
+    before the first one builds for hours.
     """
-    if OPTIONS_CHECKED.is_set() or not session.posargs or "--help" in session.posargs:
-        return
-    OPTIONS_CHECKED.set()
+    if not session.posargs or "--help" in session.posargs:
+        return session.posargs
 
-    front_doors = {}
-    # nox has no public way to ask which sessions were named.
-    for runner, is_waiting in session._runner.manifest.list_all_sessions():  # noqa: SLF001
-        # Cells of one session have the same options.
-        if is_waiting and runner.name not in front_doors:
-            later_session = LaterSession(runner)
-            runner.func(later_session)
-            if later_session.front_door is not None:
-                front_doors[runner.name] = later_session.front_door
-    if not front_doors:
-        return
+    # nox has no public way to ask which sessions were named, nor for the name without the cell.
+    runner = session._runner  # noqa: SLF001
+    if not POSARGS_OF_SESSIONS:
+        front_doors = {runner.name: front_door_words}
+        for other_runner, is_waiting in runner.manifest.list_all_sessions():
+            # Cells of one session have the same options.
+            if is_waiting and other_runner.name not in front_doors:
+                later_session = LaterSession(other_runner)
+                other_runner.func(later_session)
+                if later_session.front_door is not None:
+                    front_doors[other_runner.name] = later_session.front_door
+        POSARGS_OF_SESSIONS.update(divide_posargs(session, front_doors))
+    return POSARGS_OF_SESSIONS[runner.name]
 
-    session.run(
+
+def divide_posargs(session: nox.Session, front_doors: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Return the posargs of each session of a call; one alone gets them as they are."""
+    if len(front_doors) == 1:
+        return dict.fromkeys(front_doors, session.posargs)
+
+    call = {"front_doors": front_doors, "options": session.posargs}
+    answer = session.run(
         sys.executable,
         "-m",
-        "core.cli.later_sessions",
+        "core.cli.shared_options",
         # Not as arguments: nox prints the words of a command that fails.
-        env={**IMPORT_VARIABLES, "LATER_SESSIONS": json.dumps(front_doors)},
+        env={**IMPORT_VARIABLES, "SHARED_OPTIONS": json.dumps(call)},
         external=True,
         log=False,
+        silent=True,
         stderr=None,
     )
+    posargs: dict[str, list[str]] = json.loads(str(answer))
+    return posargs
 
 
 def cell_front_door(session: nox.Session, verb: str, *words: str, cell: dict[str, str]) -> None:

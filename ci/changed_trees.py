@@ -19,7 +19,7 @@ from core.run import LOCAL_RUN, is_local, records
 from core.run.records import BORROWED, edited_words
 from pytorch_build.build.build import borrow, find_record
 from pytorch_build.components import COMPONENTS
-from pytorch_build.context import Context, context
+from pytorch_build.context import Context, find_context
 from pytorch_build.lock.versions import python_tag
 from pytorch_build.sources.snapshots import require_checkout
 from pytorch_build.sources.trees import tree_copy
@@ -102,7 +102,7 @@ def _borrowing(common: Common, changes: ChangedTrees, python: str | None) -> Bor
         )
 
     # Builds leave their wheels in the default store, from which `upload` takes them to the one that is named.
-    borrower = context(replace(common, store=DEFAULT_STORE))
+    borrower = find_context(replace(common, store=DEFAULT_STORE))
     named_common = replace(borrower.common, torch_ref=borrower.ref.name, gpu_family=borrower.gpu_family)
     lending_store = DEFAULT_STORE if changes.lending_run_id == LOCAL_RUN else common.store
     lending_common = replace(named_common, run_id=changes.lending_run_id, store=lending_store)

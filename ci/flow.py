@@ -25,7 +25,7 @@ from core.errors import MissingInputError, UsageError
 from core.run import Platform, this_platform
 from core.run.locations import distribution_store, run_buckets
 from core.run.plan import Plan, RocmOrigin
-from pytorch_build.context import context
+from pytorch_build.context import find_context
 from pytorch_build.refs.torch_refs import TorchRef, torch_ref
 
 RELEASE_TYPES = ("nightly", "prerelease", "dev", "rehearsal")
@@ -51,7 +51,7 @@ def run_ref(
     if python is not None:
         require_pythons([python])
 
-    ref_context = context(common)
+    ref_context = find_context(common)
     _require_components(ref_context.ref, common.outputs.platform)
     steps, left_out = pipeline.steps_of_ref(ref_context.ref, ref_context.gpu_family)
     if rocm_layout is not None and "build_rocm" in left_out:
@@ -79,10 +79,10 @@ def _require_components(ref: TorchRef, platform: Platform) -> None:
     """Refuse a ref of which nothing is built on a platform, before what it needs of a machine is missed."""
     if ref.components:
         return
-    hint = "Choose another ref: docs/support.md lists what is built on each platform."
-    if ref.rocm_version:
-        hint = f"Its ROCm packages are made there: nox -s build_rocm -- --torch-ref {ref.name}"
-    raise UsageError(f"Nothing of {ref.name} is built on {platform}.", hint=hint)
+    raise UsageError(
+        f"Nothing of {ref.name} is built on {platform}.",
+        hint="Choose another ref: docs/support.md lists what is built on each platform.",
+    )
 
 
 def run_steps(

@@ -7,7 +7,7 @@ writes anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
@@ -68,6 +68,7 @@ class Step:
     options: tuple[str, ...] = ()  # those that make the session do this step
     needs: tuple[str, ...] = ()  # the steps whose results it reads, where a run has them
     topics: tuple[OptionTopic, ...] = ()
+    ignores: tuple[str, ...] = ()  # the options of a flow that have no effect on it
     component: str | None = None  # what it builds of PyTorch
     has_environment: bool = False
     has_cells: bool = False  # whether MATRIX makes a session of each Python, torch ref and GPU family
@@ -98,6 +99,7 @@ STEPS = (
         name="configure",
         job="setup",
         front_door=("ci", "configure"),
+        ignores=("build-variant", "force"),
         needs_plan=True,
     ),
     Step(
@@ -106,6 +108,7 @@ STEPS = (
         front_door=("ci", "configure"),
         session_name="configure",  # which completes a plan that it wrote before: --plan FILE
         needs=("configure",),
+        ignores=("build-variant", "force"),
         needs_plan=True,
     ),
     Step(
@@ -113,6 +116,7 @@ STEPS = (
         job="setup",
         front_door=("pytorch_build", "resolve"),
         needs=("configure",),
+        ignores=("build-variant", "force"),
     ),
     Step(
         name="fetch_artifacts",
@@ -120,6 +124,7 @@ STEPS = (
         front_door=("ci", "fetch-artifacts"),
         needs=("find_rocm",),
         topics=("artifacts",),
+        ignores=("torch-ref",),
         needs_plan=True,
     ),
     Step(
@@ -136,12 +141,14 @@ STEPS = (
         session_name="check_wheels",
         options=("--rocm",),
         needs=("build_rocm",),
+        ignores=("force",),
     ),
     Step(
         name="checkout",
         job="build_pytorch",
         front_door=("pytorch_build", "checkout"),
         needs=("resolve",),
+        ignores=("build-variant",),
     ),
     *(_build_step(component) for component in COMPONENTS.values()),
     Step(
@@ -151,6 +158,7 @@ STEPS = (
         # Whichever of them a ref has.
         needs=tuple(f"build_{name}" for name in COMPONENTS),
         topics=("policy",),
+        ignores=("force",),
     ),
     Step(
         name="upload",
@@ -158,6 +166,7 @@ STEPS = (
         front_door=("ci", "upload"),
         needs=("build_rocm", "check_wheels"),
         topics=("store",),
+        ignores=("torch-ref", "force"),
     ),
     Step(
         name="provenance",
@@ -165,6 +174,7 @@ STEPS = (
         front_door=("ci", "provenance"),
         needs=("upload",),
         topics=("store",),
+        ignores=("torch-ref", "force"),
     ),
     Step(
         name="stage",
@@ -172,6 +182,7 @@ STEPS = (
         front_door=("ci", "stage"),
         needs=("upload",),
         topics=("store", "distribution"),
+        ignores=("torch-ref", "force"),
         needs_plan=True,
     ),
     Step(
@@ -207,6 +218,7 @@ STEPS = (
         front_door=("pytorch_build", "test-report"),
         needs=("test_rocm", "test_smoke", "test_torch"),
         topics=("store",),
+        ignores=("torch-ref", "force"),
         needs_plan=True,
     ),
     Step(
@@ -215,6 +227,7 @@ STEPS = (
         front_door=("ci", "promote"),
         needs=("stage", "test_report"),
         topics=("store", "distribution", "set"),
+        ignores=("torch-ref", "force"),
         needs_plan=True,
     ),
     Step(
@@ -223,6 +236,7 @@ STEPS = (
         front_door=("ci", "report"),
         needs=("provenance", "test_report", "promote"),
         topics=("page", "store", "distribution"),
+        ignores=("force",),
     ),
 )
 
@@ -247,17 +261,33 @@ _LENT_STEPS = (
 
 @dataclass(frozen=True, kw_only=True)
 class FlowOptions:
-    """The options of a flow's steps: those that every step has, and those of each topic."""
+    """The options of a flow's steps: those of all that have a use for them, and those of each topic."""
 
     common: tuple[str, ...] = ()
     by_topic: Mapping[OptionTopic, tuple[str, ...]] = field(default_factory=dict)
 
     def for_step(self, step: Step) -> tuple[str, ...]:
         """Return the options of one step."""
-        options = [*step.options, *self.common]
+        return self.for_call([step])
+
+    def for_call(self, steps: Sequence[Step]) -> tuple[str, ...]:
+        """Return the options of steps that share a call of nox, which have the same ones of their own."""
+        options = list(steps[0].options)
+        for option in self.common:
+            name = option.partition("=")[0].removeprefix("--")
+            if not all(name in step.ignores for step in steps):
+                options.append(option)
+        return (*options, *self._of_topics(steps[0]))
+
+    def own(self, step: Step) -> tuple[str, ...]:
+        """Return the options that a step shares only with steps that have them, too."""
+        return (*step.options, *self._of_topics(step))
+
+    def _of_topics(self, step: Step) -> Sequence[str]:
+        options: list[str] = []
         for topic in step.topics:
             options += self.by_topic.get(topic, ())
-        return tuple(options)
+        return options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -390,15 +420,20 @@ def steps_of_job(job: JobKind) -> Sequence[Step]:
 def nox_calls(steps: Sequence[Step], options: FlowOptions, *, python: str | None = None) -> Sequence[NoxCall]:
     """Return the calls of nox for steps, in order.
 
-    Neighbours with the same options share a call: nox gives what follows ``--`` to all of its sessions.
+    Neighbours with the same options of their own share a call: nox gives what follows ``--`` to all of its
+    sessions, and the noxfile takes out what has an effect in others alone.
     """
-    calls: list[NoxCall] = []
+    groups: list[list[Step]] = []
     for step in steps:
-        step_options = options.for_step(step)
-        if calls and calls[-1].options == step_options:
-            calls[-1] = replace(calls[-1], sessions=(*calls[-1].sessions, step.session))
+        if groups and options.own(groups[-1][0]) == options.own(step):
+            groups[-1].append(step)
         else:
-            calls.append(NoxCall(sessions=(step.session,), options=step_options, python=python))
+            groups.append([step])
+
+    calls: list[NoxCall] = []
+    for group in groups:
+        sessions = tuple(step.session for step in group)
+        calls.append(NoxCall(sessions=sessions, options=options.for_call(group), python=python))
     return calls
 
 

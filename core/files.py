@@ -282,7 +282,7 @@ def workspace(parent: Path) -> Iterator[Path]:
         try:
             yield folder
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            temporary.remove_tree(folder)
     lock.unlink(missing_ok=True)
 
 
@@ -294,7 +294,7 @@ def sweep(parent: Path) -> None:
         folder = lock.with_suffix("")
         with suppress(OSError, Timeout), FileLock(lock, timeout=0):
             if folder.exists():
-                shutil.rmtree(folder)
+                shutil.rmtree(folder, onerror=temporary.retry_with_rights)
             temporary.unlink_held_lock(lock)
         if folder.exists():
             # By it the next sweep finds the folder, and Windows has removed it with the lock's release.

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias
 
 from core.cli import verb_parser
-from core.cli.options import ROOT, add_common
+from core.cli.options import COMMON_TITLE, ROOT, add_common
 from docs.markdown import Table, anchor, code, codes, sentence
 
 if TYPE_CHECKING:
@@ -163,10 +163,11 @@ class OptionGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class VerbOptions:
-    """A verb with the options that not every verb has."""
+    """A verb with its own options, and the names of the common ones that it takes."""
 
     package: str
     verb: Verb
+    common_names: tuple[str, ...]
     groups: tuple[OptionGroup, ...]
     epilog: str
 
@@ -179,7 +180,7 @@ def verbs(package: str) -> Sequence[Verb]:
 
 
 def common_table() -> str:
-    """Write the options that every verb takes."""
+    """Write the options that verbs have in common."""
     rows: list[OptionRow] = []
     for group in _common_groups():
         rows += group.rows
@@ -214,12 +215,12 @@ def verb_tables() -> str:
 
 
 def _options_of_verb(package: str, verb: Verb) -> VerbOptions:
-    _, parser = verb_parser(package, verb)
-    common_groups = _common_groups()
-    groups = [group for group in read_options(parser) if group not in common_groups]
+    module, parser = verb_parser(package, verb)
+    groups = [group for group in read_options(parser) if group.title != COMMON_TITLE]
     return VerbOptions(
         package=package,
         verb=verb,
+        common_names=module.COMMON_OPTIONS,
         groups=tuple(groups),
         epilog=parser.epilog or "",
     )
@@ -265,6 +266,9 @@ def _section_of_verb(options: VerbOptions, shared_groups: Collection[OptionGroup
             yield from (f"{title_text}:", "")
         yield from _option_lines(rows)
         yield ""
+    if options.common_names:
+        names = ", ".join(code(f"--{name}") for name in options.common_names)
+        yield from (f"[Common options](#common-options): {names}.", "")
     if links:
         names = ", ".join(links)
         yield from (f"More options: {names}.", "")

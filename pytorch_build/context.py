@@ -94,7 +94,7 @@ def find_family(common: Common, ref: TorchRef) -> str:
     return machine_family
 
 
-def context(common: Common, *, group: str = "") -> Context:
+def find_context(common: Common, *, group: str = "") -> Context:
     """Look up what the options name; where wheels are taken from a `group`, its families are the default."""
     ref = find_ref(common)
     families_of_group = group_families(group)

@@ -31,14 +31,20 @@ class Platform(Model):
         """The option that chooses flash attention."""
         return f"--enable-pytorch-flash-attention-{self.name}"
 
-    def compiler_settings(self, rocm_root: PurePath | None) -> Mapping[str, str]:
-        """Return the variables that choose the compilers; on Linux the user's environment does."""
+    def compiler_settings(self, rocm_root: PurePath | None, user_env: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the variables that choose the compilers; those that the user names come first.
+
+        On Linux the user's environment chooses them, or what is usual there.
+        """
         if not self.windows or rocm_root is None:
             return {}
         llvm = rocm_root / "lib" / "llvm" / "bin"
-        clang = str(llvm / "clang-cl.exe")
         # CMake code of HIP reads this path, and backslashes are escapes there.
-        return {"CC": clang, "CXX": clang, "HIP_CLANG_PATH": llvm.as_posix()}
+        settings = {"HIP_CLANG_PATH": llvm.as_posix()}
+        if not self.find_variable(user_env, "CC") and not self.find_variable(user_env, "CXX"):
+            clang = str(llvm / "clang-cl.exe")
+            settings |= {"CC": clang, "CXX": clang}
+        return settings
 
     def find_variable(self, env: Mapping[str, str], name: str) -> str:
         """Return the value of a variable, on Windows in any letter case; "" where it is unset."""

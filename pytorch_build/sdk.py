@@ -63,12 +63,11 @@ def add_rocm_options(parser: argparse.ArgumentParser, *, is_only_source: bool = 
         add_package_source(parser, title, _OPTION_PREFIX)
 
     group = parser.add_argument_group("how ROCm is installed")
-    help_text = "more extras of rocm, such as device-gfx942"
     group.add_argument(
         "--rocm-extras",
         default="",
         metavar="A,B",
-        help=help_text,
+        help="more extras of rocm, such as device-gfx942",
     )
     group.add_argument(
         "--pip-cache-dir",
@@ -82,15 +81,18 @@ def add_tested_sources(parser: argparse.ArgumentParser) -> None:
     """Declare where tests take torch from, and a ROCm that is not part of the run."""
     sources = add_package_source(parser, "where torch comes from (default: the run's outputs)", "")
     add_staged_source(sources)
-    help_text = "exact version (default: the newest)"
     parser.add_argument(
         "--torch-version",
         dest="version",
         default="",
         metavar="V",
-        help=help_text,
+        help="exact version (default: the newest)",
     )
-    parser.add_argument("--no-install", action="store_true", help="test what is already installed")
+    parser.add_argument(
+        "--no-install",
+        action="store_true",
+        help="test what is already installed",
+    )
     add_rocm_options(parser, is_only_source=False)
 
 
@@ -131,7 +133,10 @@ def packages_of(context: Context, options: RocmOptions) -> PackageSource:
     if origin.has_rocm(run_packages):
         return run_packages
     url = origin.release_index_url("", context.gpu_family)
-    return PackageIndex(url=url, option_prefix=f"--{_OPTION_PREFIX}")
+    return PackageIndex(
+        url=url,
+        option_prefix=f"--{_OPTION_PREFIX}",
+    )
 
 
 def find_source(context: Context, options: RocmOptions, version: str) -> origin.RocmSource:

@@ -29,37 +29,82 @@ TOOL_LOCKS = {
 }
 # for target environments: what builds need, what upstream's tests need
 TARGET_LOCKS = ("target", "torch-tests")
-# no such thing exists: an installer of an older Python ends by its name, and not at some package's hash
-_GUARD = f'needs-python-3.11-or-newer==0 ; python_version < "3.11" \\\n    --hash=sha256:{"0" * 64}\n'
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 PLATFORMS = {"linux": "x86_64-manylinux_2_28", "windows": "x86_64-pc-windows-msvc"}
 
+HASHES_WITHOUT_SOURCES = ("--generate-hashes", "--no-emit-index-url", "--no-emit-find-links")
 
-def main(words: list[str]) -> int:
-    """Compile every lock, in place or beside for a comparison."""
-    return exit_code(check if "--check" in words else lambda: compile_all(FOLDER))
+# No such distribution exists, so an installer of an older Python ends by its name, not at a package's hash.
+PYTHON_GUARD = 'needs-python-3.11-or-newer==0 ; python_version < "3.11"'
+NO_HASH = "--hash=sha256:" + 64 * "0"
+
+
+def main(arguments: list[str]) -> int:
+    """Compile every lock, or compare every lock with what its source compiles to."""
+    if "--check" in arguments:
+        return exit_code(check)
+    return exit_code(lambda: compile_all(FOLDER))
 
 
 def compile_all(folder: Path) -> None:
     """Compile every lock of `folder`; pins that still hold stay as they are."""
-    env = lock_environment(process.inherited())
-    for source, target in TOOL_LOCKS.items():
-        options = ["--generate-hashes", "--allow-unsafe", "--no-emit-index-url", "--no-emit-find-links"]
-        argv = [sys.executable, "-m", "piptools", "compile", "--quiet", "--strip-extras", *options]
-        process.run([*argv, "--output-file", target, source], cwd=folder, env=env)
-    tools = folder.parent / "requirements.txt"
-    if not (said := tools.read_text("utf-8")).startswith(_GUARD):
-        tools.write_text(_GUARD + said, encoding="utf-8", newline="\n")
-    for platform, triple in PLATFORMS.items():
+    environment = lock_environment(process.inherited())
+    for source, lock in TOOL_LOCKS.items():
+        _compile_tool_lock(folder, source, lock, environment)
+    _write_guard(folder.parent / "requirements.txt")
+
+    for platform in PLATFORMS:
         for python in PYTHONS:
-            options = ["--generate-hashes", "--no-emit-index-url", "--no-emit-find-links", "--no-config"]
-            where = ["--python-version", python, "--python-platform", triple]
-            argv = [installer.uv_program(), "pip", "compile", "--quiet", *options, *where]
             for name in TARGET_LOCKS:
-                process.run(
-                    [*argv, "-o", f"{name}-{platform}-{python}.txt", f"{name}.in"], cwd=folder, env=env
-                )
+                _compile_target_lock(folder, name, platform, python, environment)
     prove_windows(folder)
+
+
+def _compile_tool_lock(folder: Path, source: str, lock: str, environment: Mapping[str, str]) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "piptools",
+        "compile",
+        "--quiet",
+        "--strip-extras",
+        "--allow-unsafe",
+        *HASHES_WITHOUT_SOURCES,
+        "--output-file",
+        lock,
+        source,
+    ]
+    process.run(command, cwd=folder, env=environment)
+
+
+def _compile_target_lock(
+    folder: Path, name: str, platform: str, python: str, environment: Mapping[str, str]
+) -> None:
+    # uv writes these options into the lock in this order
+    command = [
+        installer.uv_program(),
+        "pip",
+        "compile",
+        "--quiet",
+        *HASHES_WITHOUT_SOURCES,
+        "--no-config",
+        "--python-version",
+        python,
+        "--python-platform",
+        PLATFORMS[platform],
+        "-o",
+        f"{name}-{platform}-{python}.txt",
+        f"{name}.in",
+    ]
+    process.run(command, cwd=folder, env=environment)
+
+
+def _write_guard(lock: Path) -> None:
+    """Put the line that an older Python stops at before all others."""
+    guard = f"{PYTHON_GUARD} \\\n    {NO_HASH}\n"
+    text = lock.read_text(encoding="utf-8")
+    if not text.startswith(guard):
+        lock.write_text(guard + text, encoding="utf-8", newline="\n")
 
 
 def lock_environment(inherited: Mapping[str, str]) -> dict[str, str]:
@@ -68,26 +113,37 @@ def lock_environment(inherited: Mapping[str, str]) -> dict[str, str]:
     No index, find-links or constraint of this machine may enter a lock: of pip's and uv's variables, only the
     path of the certificates stays.
     """
-    env = {name: value for name, value in inherited.items() if not name.startswith(("PIP_", "UV_"))}
-    if "PIP_CERT" in inherited:
-        env["PIP_CERT"] = inherited["PIP_CERT"]
-    return env | {"PIP_CONFIG_FILE": os.devnull, "CUSTOM_COMPILE_COMMAND": "nox -s lock"}
+    environment = {
+        name: value
+        for name, value in inherited.items()
+        if name == "PIP_CERT" or not name.startswith(("PIP_", "UV_"))
+    }
+    environment["PIP_CONFIG_FILE"] = os.devnull
+    environment["CUSTOM_COMPILE_COMMAND"] = "nox -s lock"
+    return environment
 
 
 def prove_windows(folder: Path) -> None:
     """Show that the tool's lock resolves on Windows: every file it needs there is hashed in it."""
-    argv = [
-        installer.uv_program(),
-        "pip",
-        "install",
-        "--no-config",
-        "--dry-run",
-        "--quiet",
-        "--require-hashes",
-    ]
-    with tempfile.TemporaryDirectory() as temporary:
-        where = ["--python-platform", "windows", "--python-version", "3.11", "--target", temporary]
-        process.run([*argv, *where, "-r", TOOL_LOCKS["run.in"]], cwd=folder)
+    with tempfile.TemporaryDirectory() as target:
+        command = [
+            installer.uv_program(),
+            "pip",
+            "install",
+            "--quiet",
+            "--no-config",
+            "--dry-run",
+            "--require-hashes",
+            "--python-platform",
+            "windows",
+            "--python-version",
+            "3.11",
+            "--target",
+            target,
+            "-r",
+            TOOL_LOCKS["run.in"],
+        ]
+        process.run(command, cwd=folder)
 
 
 def check() -> None:
@@ -96,24 +152,23 @@ def check() -> None:
     Raises:
         CheckError: A lock is not what its source compiles to.
     """
+    root = FOLDER.parent
     with tempfile.TemporaryDirectory() as temporary:
-        copy = Path(temporary) / FOLDER.name
-        shutil.copytree(FOLDER, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(FOLDER.parent / "requirements.txt", copy.parent)
-        compile_all(copy)
-        locks = [*FOLDER.glob("*.txt"), FOLDER.parent / "requirements.txt"]
-        stale = [
-            lock.name
-            for lock in locks
-            if (
-                copy / lock.relative_to(FOLDER.parent).name
-                if lock.parent == FOLDER
-                else copy.parent / lock.name
-            ).read_bytes()
-            != lock.read_bytes()
-        ]
-    if stale:
-        raise CheckError(f"Not current: {', '.join(sorted(stale))}.", hint="Compile them: nox -s lock.")
+        copied_root = Path(temporary)
+        copied_folder = copied_root / FOLDER.name
+        shutil.copytree(FOLDER, copied_folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(root / "requirements.txt", copied_root)
+        compile_all(copied_folder)
+
+        stale_locks: list[str] = []
+        for lock in (*FOLDER.glob("*.txt"), root / "requirements.txt"):
+            compiled_lock = copied_root / lock.relative_to(root)
+            if compiled_lock.read_bytes() != lock.read_bytes():
+                stale_locks.append(lock.name)
+
+    if stale_locks:
+        names = ", ".join(sorted(stale_locks))
+        raise CheckError(f"Not current: {names}.", hint="Compile them: nox -s lock.")
     console.done("locks: current")
 
 

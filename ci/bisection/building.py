@@ -16,7 +16,7 @@ from core.families import group_families
 from core.run import LOCAL_RUN, records
 from core.wheel import distributions
 from pytorch_build.components import COMPONENTS, needed_first
-from pytorch_build.context import context
+from pytorch_build.context import find_context
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -75,7 +75,7 @@ def build_packages(
     """
     for record in rocm_builds:
         _copy_rocm(common, lending_run, record)
-    build_context = context(common)
+    build_context = find_context(common)
     projects = _projects_to_build(packages, build_context.ref, gpu=build_context.gpu)
     if lock is not None:
         _write_lock(common, lock, build_context.ref)

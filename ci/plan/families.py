@@ -10,7 +10,7 @@ from core import files
 from core.errors import DataError, UsageError, nearest
 from core.families import CPU, gpu_targets
 from core.run import PLAIN, PLATFORMS, Platform, group_name
-from core.run.plan import Decision, LeftOut, Stage, Variant
+from core.run.plan import Decision, LeftOut, PlannedGroup, Stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +35,12 @@ class Build:
 
     family: FamilyOnPlatform
     build_variant: BuildVariant
-    variant: Variant  # as the plan has it
+    group: PlannedGroup  # as the plan has it
 
     @property
     def words(self) -> str:
         """The artifact group and platform, for people."""
-        return f"{self.variant.artifact_group} on {self.variant.platform}"
+        return f"{self.group.artifact_group} on {self.group.platform}"
 
     @property
     def has_rocm(self) -> bool:
@@ -161,8 +161,8 @@ def builds_of(
         for name, label in _requested_variants(question).items():
             build_variant = question.data.families.variants[name]
             if family.platform in build_variant.platforms and name in family.tiers.variants:
-                variant = _variant(question, family, name, label)
-                build = Build(family=family, build_variant=build_variant, variant=variant)
+                group = _planned_group(question, family, name, label)
+                build = Build(family=family, build_variant=build_variant, group=group)
                 builds.append(build)
             else:
                 left_out.append(
@@ -187,12 +187,12 @@ def _requested_variants(question: Question) -> Mapping[str, str | None]:
     return labels
 
 
-def _variant(
+def _planned_group(
     question: Question,
     family: FamilyOnPlatform,
     name: str,
     label: str | None,
-) -> Variant:
+) -> PlannedGroup:
     """Return a family in a build variant, as the plan has it."""
     rocm_failure = expected_failure(question, family, "build_rocm")
     runner = question.data.runners.find_runner(family.name, family.platform)
@@ -201,7 +201,7 @@ def _variant(
     if label is not None:
         reason += f", label {label}"
 
-    return Variant(
+    return PlannedGroup(
         platform=family.platform,
         gpu_family=family.name,
         gpu_targets=gpu_targets(family.name),

@@ -18,7 +18,7 @@ from core.families import family
 from core.packages.package_source import PackageSource
 from core.packages.sources import PackageIndex
 from core.run import PLAIN, Platform
-from core.run.plan import FETCH, Decision, LeftOut, Plan, PlannedJob, RocmOrigin, RocmPackages, Variant
+from core.run.plan import FETCH, Decision, LeftOut, Plan, PlannedGroup, PlannedJob, RocmOrigin, RocmPackages
 from rocm_packaging.origin import RocmSource, choose_for_build, release_index_url
 from rocm_packaging.packages.layouts import device_package
 
@@ -53,10 +53,10 @@ def with_rocm(plan: Plan, common: Common) -> Plan:
     return completed_plan.model_copy(update={"notes": (*completed_plan.notes, *new_notes)})
 
 
-def groups_that_need_rocm(plan: Plan) -> Mapping[str, Sequence[Variant]]:
+def groups_that_need_rocm(plan: Plan) -> Mapping[str, Sequence[PlannedGroup]]:
     """Return the groups of a plan that need ROCm from elsewhere, by build variant."""
     groups_that_fetch = {(job.platform, job.artifact_group) for job in plan.jobs if FETCH in job.sessions}
-    groups_by_build_variant: dict[str, list[Variant]] = {}
+    groups_by_build_variant: dict[str, list[PlannedGroup]] = {}
     for group in plan.variants:
         if (group.platform, group.artifact_group) in groups_that_fetch:
             groups_by_build_variant.setdefault(group.build_variant, []).append(group)
@@ -102,15 +102,15 @@ def completed(
         )
 
     groups_with_jobs = {(job.platform, job.artifact_group) for job in jobs}
-    variants = tuple(
-        variant for variant in plan.variants if (variant.platform, variant.artifact_group) in groups_with_jobs
+    groups = tuple(
+        group for group in plan.variants if (group.platform, group.artifact_group) in groups_with_jobs
     )
     rocm = plan.rocm.model_copy(update={"version": version, "origins": tuple(origins)})
     return plan.model_copy(
         update={
             "enable_build_jobs": enabled,
             "rocm": rocm,
-            "variants": variants,
+            "variants": groups,
             "jobs": tuple(jobs),
             "left_out": tuple(left_out),
             "notes": (*plan.notes, *notes),
@@ -146,7 +146,9 @@ class Search:
     def _repository_of_requested_run(self) -> str:
         return self.requested.artifact_repository or self._runs.repository
 
-    def origins(self, groups_by_build_variant: Mapping[str, Sequence[Variant]]) -> tuple[RocmOrigin, ...]:
+    def origins(
+        self, groups_by_build_variant: Mapping[str, Sequence[PlannedGroup]]
+    ) -> tuple[RocmOrigin, ...]:
         """Return where the ROCm of each group comes from."""
         requested_run = self._requested_run(groups_by_build_variant)
         origins: list[RocmOrigin] = []
@@ -161,7 +163,7 @@ class Search:
 
     def _requested_run(
         self,
-        groups_by_build_variant: Mapping[str, Sequence[Variant]],
+        groups_by_build_variant: Mapping[str, Sequence[PlannedGroup]],
     ) -> _RequestedRun | None:
         """Return the run that the event requests.
 
@@ -201,7 +203,7 @@ class Search:
     def _origins_in_requested_run(
         self,
         requested_run: _RequestedRun,
-        groups: Sequence[Variant],
+        groups: Sequence[PlannedGroup],
     ) -> tuple[RocmOrigin, ...]:
         run = requested_run.run
         try:
@@ -220,7 +222,7 @@ class Search:
         self,
         problem: FatalError,
         build_variant: str,
-        groups: Sequence[Variant],
+        groups: Sequence[PlannedGroup],
     ) -> MissingInputError:
         """Return why the requested run cannot be used, and which is the newest that can."""
         try:
@@ -239,7 +241,7 @@ class Search:
     def _find_origins(
         self,
         build_variant: str,
-        groups: Sequence[Variant],
+        groups: Sequence[PlannedGroup],
     ) -> tuple[RocmOrigin, ...]:
         """Return where the ROCm of a build variant comes from, by the first method that leads to any."""
         problems: list[str] = []
@@ -274,7 +276,7 @@ class Search:
     def _origins_in_newest_run(
         self,
         build_variant: str,
-        groups: Sequence[Variant],
+        groups: Sequence[PlannedGroup],
     ) -> tuple[RocmOrigin, ...]:
         runs = self._runs
         if build_variant not in runs.workflows:
@@ -309,7 +311,7 @@ class Search:
     def _origins_in_run(
         self,
         run_id: str,
-        groups: Sequence[Variant],
+        groups: Sequence[PlannedGroup],
         *,
         fork: bool,
         reason: str,
@@ -369,13 +371,13 @@ class Search:
     def _origins_in_index(
         self,
         build_variant: str,
-        groups: Sequence[Variant],
+        groups: Sequence[PlannedGroup],
     ) -> tuple[RocmOrigin, ...]:
         """Return the packages of an index as origins: the newest version that has every group."""
         if build_variant != PLAIN:
             raise MissingInputError(f"A release index has no builds of the variant {build_variant}.")
 
-        sources: dict[Variant, PackageIndex] = {}
+        sources: dict[PlannedGroup, PackageIndex] = {}
         for group in groups:
             index_url = self.requested.index_url
             if index_url is None:
@@ -397,7 +399,7 @@ class Search:
 
     def _packages_as_origins(
         self,
-        sources: Mapping[Variant, PackageIndex],
+        sources: Mapping[PlannedGroup, PackageIndex],
         version: str,
     ) -> tuple[RocmOrigin, ...]:
         reason = f"the release index {self._runs.index or 'by default'}"
@@ -422,7 +424,7 @@ class Search:
 def _rocm_source(
     source: PackageSource,
     version: str,
-    group: Variant,
+    group: PlannedGroup,
 ) -> RocmSource:
     """Return the packages that builds for a group take from an index, which has its device code."""
     rocm = choose_for_build(source, version, group.gpu_family, (), group.platform)

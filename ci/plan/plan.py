@@ -24,10 +24,10 @@ from core.run.plan import (
     LeftOut,
     Plan,
     PlanEvent,
+    PlannedGroup,
     PlannedJob,
     RocmPackages,
     Stage,
-    Variant,
     matrices,
 )
 from pytorch_build.components import COMPONENTS, with_required
@@ -77,11 +77,10 @@ def plan(question: Question) -> Plan:
         reason = f"{pytorch.reason}, but no family in the plan has it"
         pytorch = Decision(value=False, reason=reason)
 
-    variants: list[Variant] = []
+    groups: list[PlannedGroup] = []
     for build in builds:
-        group = (build.variant.platform, build.variant.artifact_group)
-        update = {"build_pytorch": group in groups_with_pytorch}
-        variants.append(build.variant.model_copy(update=update))
+        builds_pytorch = (build.group.platform, build.group.artifact_group) in groups_with_pytorch
+        groups.append(build.group.model_copy(update={"build_pytorch": builds_pytorch}))
 
     whole_plan = Plan(
         event=_plan_event(question),
@@ -96,7 +95,7 @@ def plan(question: Question) -> Plan:
         test_labels=planner.test_labels,
         store=store,
         rocm=_rocm_packages(question, is_brought_along=planner.ref_with_rocm is not None),
-        variants=tuple(variants),
+        variants=tuple(groups),
         jobs=tuple(planner.jobs),
         left_out=tuple(planner.left_out),
         notes=tuple(_notes(question)),
@@ -235,7 +234,7 @@ class _JobPlanner:
         targets = frozenset(gpu_targets(";".join(ref.rocm_families)))
         builds_with_rocm: list[Build] = []
         for build in builds:
-            if build.has_rocm and not targets.issuperset(build.variant.gpu_targets):
+            if build.has_rocm and not targets.issuperset(build.group.gpu_targets):
                 self._leave_out(build.words, f"torch ref {ref.name} has no ROCm for it")
             else:
                 builds_with_rocm.append(build)
@@ -281,7 +280,7 @@ class _JobPlanner:
                 build,
                 "build_rocm",
                 sessions=self._rocm_sessions,
-                runner=build.variant.build_runner,
+                runner=build.group.build_runner,
                 cell=Cell(gpu_family=build.family.name, torch_ref=self._name_of_ref_with_rocm),
             )
             self.jobs.append(job)
@@ -325,11 +324,11 @@ class _JobPlanner:
         for python in self._pythons:
             python_tag(python)  # refuses what is not a version of Python
 
-        platform = build.variant.platform
+        platform = build.group.platform
         combinations = expand(
             pythons=self._pythons,
             refs=[self._ref(name, platform) for name in self._ref_names],
-            gpu_families=(build.variant.gpu_family,),
+            gpu_families=(build.group.gpu_family,),
             platform=platform,
             exclusions=self._matrix.exclude,
         )
@@ -363,7 +362,7 @@ class _JobPlanner:
             build,
             "build_pytorch",
             sessions=sessions,
-            runner=build.variant.build_runner,
+            runner=build.group.build_runner,
             cell=cell,
         )
 
@@ -382,7 +381,7 @@ class _JobPlanner:
                 raise UsageError(f"Unknown component {component!r}. {nearest(component, COMPONENTS)}")
             row = LeftOut(
                 what=f"{component} of {ref.name}",
-                reason=f"not built on {build.variant.platform}",
+                reason=f"not built on {build.group.platform}",
             )
             # Every Python and family lacks it, too.
             if component not in ref.components and row not in self.left_out:
@@ -411,7 +410,7 @@ class _JobPlanner:
 
     def _add_rocm_test(self, build: Build) -> None:
         job_in_words = f"test_rocm, {build.words}"
-        sessions = self._test_sessions("test_rocm", build.variant.platform)
+        sessions = self._test_sessions("test_rocm", build.group.platform)
         obstacle = self._obstacle_to_test(build, sessions)
         if obstacle is not None:
             self._leave_out(job_in_words, obstacle)
@@ -473,7 +472,7 @@ class _JobPlanner:
         test: Test,
     ) -> None:
         """Add one kind of upstream's tests of torch: for each ref a job for every part of them."""
-        platform = build.variant.platform
+        platform = build.group.platform
         obstacle = self._obstacle_to_torch_test(build, name, test)
         if obstacle is not None:
             self._leave_out(f"test_torch {test.config}, {build.words}", obstacle)
@@ -499,7 +498,7 @@ class _JobPlanner:
         test: Test,
     ) -> str | None:
         """Return why one kind of upstream's tests is not run for a build."""
-        platform = build.variant.platform
+        platform = build.group.platform
         if test.platforms and platform not in test.platforms:
             return f"tested on {' and '.join(test.platforms)} only"
 
@@ -552,12 +551,12 @@ class _JobPlanner:
         """Return the first reason why a build is not tested; None where it is."""
         if not self.upload.value:
             return f"nothing is uploaded that it could install: {self.upload.reason}"
-        if build.variant.expect_failure:
+        if build.group.expect_failure:
             return "its ROCm packages are expected to fail"
 
         tested_on = build.build_variant.tested_on
         if tested_on and self.question.event.name not in tested_on:
-            return f"{build.variant.build_variant} is tested on {' and '.join(tested_on)} only"
+            return f"{build.group.build_variant} is tested on {' and '.join(tested_on)} only"
         if not sessions:
             return f"none of its tests is of test type {self.test_type}"
 
@@ -599,8 +598,8 @@ class _JobPlanner:
         cell: Cell,
     ) -> PlannedJob:
         """Return the job of a cell of a build; it is expected to fail where a row of the data says so."""
-        variant = build.variant
-        reason = variant.reason
+        group = build.group
+        reason = group.reason
         if not stage.endswith("rocm"):
             reason += f"; {self.pytorch.reason}"
 
@@ -618,21 +617,21 @@ class _JobPlanner:
             reason += f"; GitHub ends a job on {runner} after six hours"
 
         return PlannedJob(
-            name=_job_name(variant.artifact_group, cell),
-            platform=variant.platform,
+            name=_job_name(group.artifact_group, cell),
+            platform=group.platform,
             stage=stage,
             sessions=tuple(sessions),
             runner=runner,
-            gpu_family=variant.gpu_family,
-            artifact_group=variant.artifact_group,
-            build_variant=variant.build_variant,
+            gpu_family=group.gpu_family,
+            artifact_group=group.artifact_group,
+            build_variant=group.build_variant,
             python=cell.python,
             torch_ref=cell.torch_ref,
             config=cell.config,
             shard=cell.shard,
             hosted=is_hosted,
             without_gpu=stage.startswith("test_") and not self.question.data.runners.has_gpu(runner),
-            expect_failure=variant.expect_failure or failure is not None,
+            expect_failure=group.expect_failure or failure is not None,
             reason=reason,
         )
 

@@ -311,7 +311,7 @@ class _SetPart:
     @property
     def place(self) -> GroupCell:
         return GroupCell(
-            artifact_group=self.record.family,
+            artifact_group=self.record.artifact_group,
             platform=self.record.platform,
         )
 
@@ -383,7 +383,7 @@ def gather(
     for part in parts:
         tests += part.group.tests
 
-    artifact_groups = {part.record.family for part in parts}
+    artifact_groups = {part.record.artifact_group for part in parts}
     return SetFacts(
         set_name=f"{request.distribution}-{request.version}",
         wheels=_look_up_wheels(store, parts, jobs),
@@ -434,7 +434,7 @@ def _refuse_empty_set(
     holders: set[str] = set()
     for record in staging_records:
         if request.version in _versions_in([record], request.distribution):
-            holders.add(record.family)
+            holders.add(record.artifact_group)
 
     versions = _versions_in(staging_records, request.distribution)
     other_hint = "Stage it first: nox -s stage."
@@ -515,7 +515,7 @@ def _look_up_wheels(
 ) -> tuple[StagedWheel, ...]:
     """Look every staged file of the set up: its digest, its sidecar."""
     present_keys: set[str] = set()
-    for artifact_group in sorted({part.record.family for part in parts}):
+    for artifact_group in sorted({part.record.artifact_group for part in parts}):
         present_keys |= documents.folder_keys(store, documents.STAGING, artifact_group)
 
     def look_up(part_and_file: tuple[_SetPart, StagedFile]) -> StagedWheel:

@@ -135,26 +135,26 @@ def python_tag_of_file(filename: str) -> str | None:
 
 
 def read_locks(
-    store: Store, outputs: RunOutputs, keys: Sequence[str]
+    run_store: Store, outputs: RunOutputs, keys: Sequence[str]
 ) -> Sequence[tuple[SourceLock, DocumentDigest]]:
     """Read the source locks among the keys of a run's documents."""
     locks: list[tuple[SourceLock, DocumentDigest]] = []
     for key in filter(outputs.is_source_lock, keys):
-        content = store.read(key)
+        content = run_store.read(key)
         lock = parse_json(content.decode(errors="replace"), SourceLock, where=key)
         locks.append((lock, digest_document(key, content)))
     return locks
 
 
 def stage_locks(
-    store: Store,
+    run_store: Store,
     outputs: RunOutputs,
     artifact_group: str,
     refs: Mapping[str, TorchRef],
 ) -> tuple[StagedLock, ...]:
     """Read a run's source locks, and what each promises to a cell of an artifact group."""
-    keys = documents.list_keys(store, outputs.source_locks_prefix, recursive=False)
-    locks = read_locks(store, outputs, keys)
+    keys = documents.list_keys(run_store, outputs.source_locks_prefix, recursive=False)
+    locks = read_locks(run_store, outputs, keys)
     return tuple(_staged_lock(lock, document, artifact_group, refs) for lock, document in locks)
 
 
@@ -187,7 +187,7 @@ def _staged_lock(
 
 
 def plan_staging(
-    store: Store,
+    run_store: Store,
     group: RecordedGroup,
     files: Sequence[StagedFile],
     locks: Sequence[StagedLock],
@@ -204,7 +204,7 @@ def plan_staging(
         family=group.artifact_group,
         run_id=group.outputs.run_id,
         platform=group.outputs.platform,
-        store=store.url,
+        store=run_store.url,
         prefix=group.outputs.prefix,
         artifact_group=group.artifact_group,
         staged=records.now(),
@@ -216,37 +216,37 @@ def plan_staging(
 
 
 def stage_group(
-    source: Store,
-    target: Store,
+    run_store: Store,
+    store: Store,
     record: StagingRecord,
     *,
     jobs: int = parallel.JOBS,
 ) -> int:
     """Copy wheels, sidecars, then the staging record; return how many were new. Pages are the caller's."""
     source_keys = {file: file.source_key for file in record.files}
-    new_count = documents.copy_files(target, source, source_keys, jobs=jobs)
-    _write_staging_record(target, record)
+    new_count = documents.copy_files(store, run_store, source_keys, jobs=jobs)
+    _write_staging_record(store, record)
     return new_count
 
 
 def _write_staging_record(
-    target: Store,
+    store: Store,
     record: StagingRecord,
 ) -> None:
     """Write the staging record, with what another job has staged of the run meanwhile."""
-    key = documents.staging_record_key(record.family, record.prefix)
+    key = documents.staging_record_key(record.artifact_group, record.prefix)
     for _attempt in range(MOST_ATTEMPTS):
-        stored_object = target.find(key)
+        stored_object = store.find(key)
         merged_record = record
         if stored_object is not None:
-            merged_record = merge_staging_records(documents.read(target, key, StagingRecord), record)
+            merged_record = merge_staging_records(documents.read(store, key, StagingRecord), record)
         try:
-            target.put_bytes(key, documents.serialized(merged_record), if_match=etag_of(stored_object))
+            store.put_bytes(key, documents.serialized(merged_record), if_match=etag_of(stored_object))
         except ConflictError:
             continue
         return
     raise StoreError(
-        f"{key} in {target.url} was written by others {MOST_ATTEMPTS} times.", hint="Try again later."
+        f"{key} in {store.url} was written by others {MOST_ATTEMPTS} times.", hint="Try again later."
     )
 
 

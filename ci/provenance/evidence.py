@@ -16,7 +16,15 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from pydantic import AliasPath, Field
 
-from ci.promote.documents import StoredRecord, list_keys, parse_stored_record
+from ci.promote import documents
+from ci.promote.documents import (
+    Decision,
+    ReleaseRecord,
+    StagingRecord,
+    StoredRecord,
+    list_keys,
+    parse_stored_record,
+)
 from ci.promote.staging import python_tag_of_file
 from ci.provenance.facts import (
     SOURCE,
@@ -26,7 +34,6 @@ from ci.provenance.facts import (
     read_build_inputs,
     statement_path,
 )
-from ci.provenance.releases import find_staging
 from ci.provenance.statements import PREDICATE_TYPE
 from ci.tables import spelt
 from core import data, errors, files, parallel
@@ -42,13 +49,17 @@ from rocm_packaging.packages.layouts import host_distribution, is_rocm
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
 
-    from ci.promote.documents import Decision
     from core.cli.options import Common
     from core.run.records import FileRecord, Record
 
 _MANIFESTS = "manifests"
 _RECORD = re.compile(rf"{_MANIFESTS}/[^/]+/[^/]+")
 _IN_RUN = re.compile(r"(?P<run>.+)/python/(?P<group>[^/]+)/[^/]+")
+
+# v2/gfx94X-dcgpu/torch-2.10.0+rocm7.10.0-cp312-cp312-linux_x86_64.whl
+_HANDED_OUT = re.compile(
+    rf"(?P<area>{documents.RELEASE}|{documents.STAGING})/(?P<group>[^/]+)/(?P<name>[^/]+)"
+)
 
 _WEB = ("https://", "http://")
 _BUCKET = "s3://"
@@ -206,12 +217,61 @@ def _find_origin_in_store(
     if match is not None:
         return FileOrigin(run=StoredRun(store=store, prefix=match["run"]), group=match["group"])
 
-    staging_and_decision = find_staging(store, key)
+    staging_and_decision = _find_staging(store, key)
     if staging_and_decision is None:
         return None
     staging, decision = staging_and_decision
     run = StoredRun(store=open_store(staging.store, root=common.root), prefix=staging.prefix)
     return FileOrigin(run=run, group=staging.artifact_group, decision=decision)
+
+
+def _find_staging(store: Store, key: str) -> tuple[StagingRecord, Decision | None] | None:
+    """Return the record by which a file was staged, and of a released one the decision on it.
+
+    Returns:
+        None where the key is of neither, or the store keeps no such documents.
+
+    Raises:
+        MissingInputError: Nothing there names the file, or it is a candidate's that was rewritten.
+    """
+    match = _HANDED_OUT.fullmatch(key)
+    if match is None or not list_keys(store, documents.MANIFESTS):
+        return None
+
+    decision: Decision | None = None
+    staged_key = key
+    if match["area"] == documents.RELEASE:
+        decision = _find_decision(store, match["group"], key)
+        staged_keys = {file.key: file.staged_key for file in decision.files}
+        staged_key = staged_keys[key]
+        if decision.from_version:
+            raise MissingInputError(
+                f"{key} was rewritten from ROCm {decision.from_version}, so that no run made it.",
+                hint=f"Verify what was tested: {staged_key}, where the candidate is staged.",
+            )
+
+    for record, _digest in documents.staging_records(store, [match["group"]]):
+        if staged_key in documents.keys_of(record.files):
+            return record, decision
+    raise MissingInputError(
+        f"No staging record of {store.url} names {staged_key}.",
+        hint="Name the run with --run-id and --store.",
+    )
+
+
+def _find_decision(
+    store: Store,
+    artifact_group: str,
+    key: str,
+) -> Decision:
+    for record_key in list_keys(store, documents.manifests(documents.RELEASE, artifact_group)):
+        record = documents.read(store, record_key, ReleaseRecord)
+        if key in documents.keys_of(record.files):
+            return documents.read(store, record.decision, Decision)
+    raise MissingInputError(
+        f"No decision in {store.url} released {key}.",
+        hint="Find out who put it there, and do not install it.",
+    )
 
 
 def _bucket_and_key(address: str) -> tuple[str, str]:

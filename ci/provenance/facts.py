@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from pathlib import Path, PurePath
+from pathlib import PurePath, PurePosixPath, PureWindowsPath
 from typing import Any
 from urllib.parse import quote
 
@@ -76,8 +76,10 @@ def commit_uri(origin: str, commit: str) -> str:
     """
     if "://" in origin:
         return f"git+{without_secret(origin)}@{commit}"
-    if origin.startswith("/"):
-        return f"git+{Path(origin).as_uri()}@{commit}"
+    # The origin may be a folder of another machine, which locked it.
+    for path in (PurePosixPath(origin), PureWindowsPath(origin)):
+        if path.is_absolute():
+            return f"git+{path.as_uri()}@{commit}"
     return f"{quote(origin, safe=':/@')}@{commit}"
 
 

@@ -9,24 +9,27 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from ci.report.cells import make_cells
+from ci.report.cells import make_cells, stages_of_cells
 from ci.report.compare import compare_pages
 from ci.report.model import BuildRow, GroupRow, ReportedProblem, RunPage, StageRun
 from ci.report.names import cell_of_record, cell_text
-from ci.report.problems import list_problems, merge_problems
 from ci.report.results import merge_tests, reasons_of_failed_tests
-from ci.report.stages import stages_of_cells
 from ci.report.time_line import make_time_line
 from ci.report.wheels import list_sources, list_wheels
 from core.run.records import BORROWED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ci.report.facts import RunFacts
-    from ci.report.stages import StagesOfCells
+    from ci.report.cells import StagesOfCells
+    from ci.report.facts import CellStage, RunFacts
+    from ci.report.model import CaseRow, RunTests, StageTests
     from core.cell import GroupCell
     from core.run.records import Record
+
+
+# A problem names so many of the tests that failed.
+_MOST_TESTS = 5
 
 
 def make_page(facts: RunFacts, previous_facts: RunFacts | None = None) -> RunPage:
@@ -34,8 +37,8 @@ def make_page(facts: RunFacts, previous_facts: RunFacts | None = None) -> RunPag
     tests = merge_tests(facts)
     wheels, gone_files = list_wheels(facts, previous_facts)
     builds, problems_of_builds = _list_builds(facts)
-    problems = [*list_problems(facts, tests), *problems_of_builds]
     runs_of_cells = stages_of_cells(facts)
+    problems = [*_list_problems(facts, runs_of_cells, tests), *problems_of_builds]
     whole_line = make_time_line(chain.from_iterable(runs_of_cells.values()))
     page = RunPage(
         run_id=facts.run_id,
@@ -43,9 +46,9 @@ def make_page(facts: RunFacts, previous_facts: RunFacts | None = None) -> RunPag
         started=whole_line.started,
         busy=whole_line.busy,
         elapsed=whole_line.elapsed,
-        problems=tuple(merge_problems(problems)),
+        problems=tuple(_merge_problems(problems)),
         groups=_list_groups(facts, runs_of_cells),
-        cells=make_cells(facts, wheels, reasons_of_failed_tests(tests)),
+        cells=make_cells(facts, runs_of_cells, wheels, reasons_of_failed_tests(tests)),
         wheels=wheels,
         gone=gone_files,
         builds=builds,
@@ -125,3 +128,74 @@ def _read_build(cell: GroupCell, record: Record, details: Mapping[str, Any]) -> 
 
 
 _BUILD_ROW = TypeAdapter(BuildRow)
+
+
+# What went wrong
+
+
+def _list_problems(facts: RunFacts, runs_of_cells: StagesOfCells, tests: RunTests) -> list[ReportedProblem]:
+    """Return the problems of a run: failed stages, interrupted ones, failed tests, unreadable documents."""
+    unsuccessful_runs = _unsuccessful_runs(runs_of_cells)
+    problems: list[ReportedProblem] = []
+    reported: set[CellStage] = set()
+    for cell, stage_run in unsuccessful_runs:
+        problem = ReportedProblem(
+            where=f"{stage_run.stage} {cell_text(cell)}",
+            what=stage_run.cause or stage_run.error or "It ended without an error message.",
+            around=stage_run.around,
+            again=stage_run.again,
+            log=stage_run.log,
+        )
+        problems.append(problem)
+        # Shards are stages of their own, and their results are those of the whole.
+        whole_stage, _, _ = stage_run.stage.partition("-")
+        reported.add((cell, whole_stage))
+
+    for stage_tests in tests.runs:
+        is_reported = (stage_tests.cell, stage_tests.stage) in reported
+        if stage_tests.passed or stage_tests.missing or is_reported:
+            continue
+        failures = [case for case in tests.failures if stage_tests.place in case.cells]
+        problems.append(_problem_of_tests(stage_tests, failures))
+
+    problems += facts.problems
+    for group in facts.groups:
+        problems += group.problems
+    return problems
+
+
+def _unsuccessful_runs(runs_of_cells: StagesOfCells) -> Sequence[tuple[GroupCell, StageRun]]:
+    """Return the stages that failed, and after them those that were interrupted, by cell."""
+    failed_runs: list[tuple[GroupCell, StageRun]] = []
+    interrupted_runs: list[tuple[GroupCell, StageRun]] = []
+    for cell, stage_runs in sorted(runs_of_cells.items()):
+        for stage_run in stage_runs:
+            if stage_run.state == "failed":
+                failed_runs.append((cell, stage_run))
+            elif stage_run.state == "interrupted":
+                interrupted_runs.append((cell, stage_run))
+    return failed_runs + interrupted_runs
+
+
+def _problem_of_tests(stage_tests: StageTests, failures: Sequence[CaseRow]) -> ReportedProblem:
+    """Return which tests failed, with the command that runs the first one again."""
+    first_failures = failures[:_MOST_TESTS]
+    messages = [f"{case.test}: {case.line}" for case in first_failures]
+    if not messages:
+        messages = [*stage_tests.problems, "It failed."]
+    return ReportedProblem(
+        where=stage_tests.place,
+        what=messages[0],
+        around=tuple(messages) if len(messages) > 1 else (),
+        again=failures[0].command if failures else "",
+    )
+
+
+def _merge_problems(problems: Iterable[ReportedProblem]) -> Iterator[ReportedProblem]:
+    """Yield each problem once, with all the places in which the same went wrong."""
+    problems_by_error: dict[str, list[ReportedProblem]] = defaultdict(list)
+    for problem in problems:
+        problems_by_error[problem.what].append(problem)
+    for first_problem, *same_problems in problems_by_error.values():
+        places = [problem.where for problem in same_problems]
+        yield replace(first_problem, also=tuple(places))

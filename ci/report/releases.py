@@ -16,6 +16,7 @@ from ci.publish.buckets import buckets
 from ci.report.model import ReleaseRow, ReportedProblem
 from core.errors import FatalError
 from core.run.locations import distribution_store
+from core.run.plan import Plan
 from core.stores.location import open_store
 
 if TYPE_CHECKING:
@@ -28,41 +29,45 @@ _NAMING_DISTRIBUTIONS = ("torch", "rocm")
 
 
 def add_releases(facts: RunFacts, common: Common, named_store: str) -> RunFacts:
-    """Return a run with what was decided on its wheels; a store that cannot be read is a problem of the page.
+    """Return a run with what was decided on its wheels; what cannot be read is a problem of its page.
 
     `named_store` is the store that they are staged in; "" for the one of the run's release type.
     """
-    address = named_store or _distribution_address(facts, common)
-    if address is None:
-        return facts
-
-    # Nothing is written there, and a folder is not made.
-    store = open_store(address, root=common.root, dry_run=True)
-    releases: list[ReleaseRow] = []
     try:
-        for group in facts.groups:
-            key = documents.staging_record_key(group.name, common.outputs.prefix)
-            staging = documents.find(store, key, StagingRecord)
-            if staging is not None:
-                releases += _releases_of_group(store, staging)
+        address = named_store or _distribution_address(facts, common)
+        if address is None:
+            return facts
+        return replace(facts, releases=tuple(_read_releases(address, facts, common)))
     except FatalError as error:
-        problem = ReportedProblem(where=f"decisions in {address}", what=error.message, hint=error.hint)
+        problem = ReportedProblem(where="decisions on its wheels", what=error.message, hint=error.hint)
         return replace(facts, problems=(*facts.problems, problem))
-    return replace(facts, releases=tuple(releases))
 
 
 def _distribution_address(facts: RunFacts, common: Common) -> str | None:
-    """Return where wheels of the run's release type are staged; None where they are not, or not from here."""
+    """Return where the run's wheels are staged; None where nothing says that they are."""
     release_types = {lock.release_type for lock in facts.locks.values()}
     release_type = min(release_types, default=common.release_type)
     if release_type not in buckets().distributions:
         return None
 
     address = distribution_store(buckets(), release_type)
-    # The page of a run on this machine needs no network.
-    is_bucket = address.startswith("s3://")
-    is_run_in_bucket = common.store.startswith("s3://") or common.read_store.startswith("s3://")
-    return None if is_bucket and not is_run_in_bucket else address
+    if not address.startswith("s3://"):
+        return address
+
+    # Most runs are of no release: their pages need no request, and none of this machine's a network.
+    plan = documents.find(common.open_for_reading(), common.outputs.plan_key, Plan)
+    return address if plan is not None and plan.promote.value else None
+
+
+def _read_releases(address: str, facts: RunFacts, common: Common) -> Iterator[ReleaseRow]:
+    """Yield what was decided on the sets of a run, by artifact group."""
+    # Nothing is written there, and a folder is not made.
+    store = open_store(address, root=common.root, dry_run=True)
+    for group in facts.groups:
+        key = documents.staging_record_key(group.name, common.outputs.prefix)
+        staging = documents.find(store, key, StagingRecord)
+        if staging is not None:
+            yield from _releases_of_group(store, staging)
 
 
 def _releases_of_group(store: Store, staging: StagingRecord) -> Iterator[ReleaseRow]:
@@ -76,7 +81,7 @@ def _releases_of_group(store: Store, staging: StagingRecord) -> Iterator[Release
             # ROCm's packages are released with torch, or as a set of their own.
             if distribution == "torch" and not decided_rows:
                 yield ReleaseRow(
-                    group=staging.family, set_name=set_name, state="staged", decided=staging.staged
+                    group=staging.artifact_group, set_name=set_name, state="staged", decided=staging.staged
                 )
 
 
@@ -87,11 +92,11 @@ def _decisions_on_set(store: Store, staging: StagingRecord, set_name: str) -> It
         if not staged_keys.isdisjoint(file.staged_key for file in decision.files):
             yield _row_of_decision(decision, staging)
 
-    refusal_key = documents.refusal_key(set_name, staging.family, staging.platform)
+    refusal_key = documents.refusal_key(set_name, staging.artifact_group, staging.platform)
     refusal = documents.find(store, refusal_key, Refusal)
     if refusal is not None and not staged_keys.isdisjoint(refusal.staged_keys):
         yield ReleaseRow(
-            group=staging.family,
+            group=staging.artifact_group,
             set_name=set_name,
             state="refused",
             decided=refusal.refused,
@@ -105,13 +110,13 @@ def _row_of_decision(decision: Decision, staging: StagingRecord) -> ReleaseRow:
     rules: set[str] = set()
     reasons: list[str] = []
     for ruling in decision.rulings:
-        if ruling.family == staging.family and ruling.platform == staging.platform:
+        if ruling.family == staging.artifact_group and ruling.platform == staging.platform:
             rules.add(ruling.rule)
             reasons += ruling.overridden
     if reasons and decision.override is not None:
         reasons.append(f"{decision.override.by}: {decision.override.reason}")
     return ReleaseRow(
-        group=staging.family,
+        group=staging.artifact_group,
         set_name=decision.set_name,
         state=decision.status,
         decided=decision.decided,

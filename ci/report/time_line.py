@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 from ci.report.model import Bar, IdleTime, StageRun, Tick, TimeLine
-from ci.report.stages import NEEDS
+from pytorch_build.components import COMPONENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,6 +46,25 @@ _TWO_LABELS = 0.22
 # Drawn positions are rounded to milliseconds.
 _ROUNDING = 0.002
 _SHORTEST_LINE = 0.001
+
+
+def _needs_of_builds() -> Mapping[str, tuple[str, ...]]:
+    """Return what the build of each component waits for, in build order."""
+    needs: dict[str, tuple[str, ...]] = {}
+    for name, component in COMPONENTS.items():
+        earlier_builds = [f"build_{earlier_name}" for earlier_name in component.built_first]
+        needs[f"build_{name}"] = (*earlier_builds, "build_rocm")
+    return needs
+
+
+# What a stage waits for, in the pipeline's order.
+NEEDS: Mapping[str, tuple[str, ...]] = {
+    "build_rocm": ("fetch_artifacts",),
+    "test_rocm": ("build_rocm",),
+    **_needs_of_builds(),
+    "test_smoke": tuple(_needs_of_builds()),
+    "test_torch": ("test_smoke", "build_torch"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,12 @@ from typing import Any
 
 from ci import install
 from ci.bisection.index_versions import IndexVersions
-from ci.bisection.judging import judge_revision
-from ci.bisection.revisions import BisectRequest, RevisionSource
+from ci.bisection.judging import RevisionSource, judge_revision
+from ci.bisection.request import BisectRequest
 from ci.bisection.search import Bisection, Judgement, Revision, last_output, revisions_from
 from ci.bisection.stored_runs import StoredRuns
 from core import console, files
-from core.cli.options import common_from, is_given
+from core.cli.options import GROUP_OPTIONS, common_from, is_given
 from core.cli.sessions import command_again
 from core.errors import UsageError
 from core.packages.options import add_package_source, source_options
@@ -21,6 +21,8 @@ from pytorch_build.lock.source_lock import SourceLock
 from rocm_packaging.origin import named_source
 
 _A_WEEK = 7 * 86400.0
+
+COMMON_OPTIONS = ("torch-ref", *GROUP_OPTIONS, "store", "release-type", "python", "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -107,6 +107,9 @@ def find_image(name: str = "") -> Image:
     return default_image
 
 
+COMMON_OPTIONS = ("gpu-family", "dry-run")
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options, one for each build argument among them."""
     add = parser.add_argument

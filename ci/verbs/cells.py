@@ -26,6 +26,8 @@ from pytorch_build.refs.torch_refs import TorchRef, load_refs
 
 TORCH_TESTS = "test_torch"
 
+COMMON_OPTIONS: tuple[str, ...] = ()
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""

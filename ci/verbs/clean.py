@@ -50,6 +50,9 @@ class CleanableFolder:
         return frozenset({self.path.name, self.path.name.rpartition("-")[0]})
 
 
+COMMON_OPTIONS = ("store", "dry-run")
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     parser.add_argument(

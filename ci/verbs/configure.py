@@ -21,7 +21,7 @@ from ci.plan.origins import with_rocm
 from ci.plan.plan import plan
 from ci.publish.buckets import buckets
 from core import console
-from core.cli.options import Common, common_from, environment, named_store
+from core.cli.options import RUN_OPTIONS, Common, common_from, environment, named_store
 from core.data import json_object, read_text, user_file
 from core.errors import UsageError
 from core.modes import declared_options, refuse_options
@@ -47,6 +47,8 @@ _EVENTS_OF_DESCRIPTIONS = {
     "fork": ("pull_request",),
     "changed": ("pull_request", "push", "merge_group", "workflow_dispatch"),
 }
+
+COMMON_OPTIONS = ("torch-ref", "gpu-family", *RUN_OPTIONS, "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

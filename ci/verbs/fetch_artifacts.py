@@ -13,10 +13,21 @@ from ci.plan.artifacts import Fetched, Place
 from ci.plan.data import RocmData
 from core import console, files
 from core.cell import GroupCell
-from core.cli.options import Common, add_group, add_platform, common_from, environment, named_store
+from core.cli.options import (
+    GROUP_OPTIONS,
+    RUN_OPTIONS,
+    Common,
+    add_group,
+    add_platform,
+    common_from,
+    environment,
+    named_store,
+)
 from core.errors import ArtifactError, MissingInputError, UsageError
 from core.families import CPU, Family, default_family, detect, family
 from core.run import LOCAL_RUN, PLAIN, group_name, stage
+
+COMMON_OPTIONS = (*GROUP_OPTIONS, *RUN_OPTIONS, "force", "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ci.jobs import common_options, store_options
 from core import console, process
-from core.cli.options import common_from
+from core.cli.options import RUN_OPTIONS, common_from
 from core.env import engines
 from core.errors import MissingInputError, UsageError
 
@@ -34,6 +34,8 @@ _SCRIPT = (
     " && /tmp/tool/bin/python -m pip install --quiet --require-hashes -r requirements.txt"
     ' && exec /tmp/tool/bin/nox "$@"'
 )
+
+COMMON_OPTIONS = ("torch-ref", "gpu-family", *RUN_OPTIONS, "force", "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from ci.publish.index import FolderSource, IndexUpdate, RecordSource, write_index
 from ci.publish.index.names import DISTRIBUTION_SUFFIXES
 from core import console, files, temporary
-from core.cli.options import Common, add_group, add_platform, common_from
+from core.cli.options import GROUP_OPTIONS, RUN_OPTIONS, Common, add_group, add_platform, common_from
 from core.errors import MissingInputError, StoreError, UsageError
 from core.modes import declared_options, refuse_options
 from core.parallel import judge_in_threads
@@ -20,6 +20,8 @@ from core.stores.location import open_store
 
 # an upload that still goes on has put a file and not yet what names it; one this old has ended
 _HALF_PUBLISHED = 3600
+
+COMMON_OPTIONS = (*GROUP_OPTIONS, *RUN_OPTIONS, "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

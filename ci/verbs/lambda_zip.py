@@ -30,6 +30,8 @@ _OUR_PACKAGES = frozenset({"ci", "core"})
 # The runtime of python3.13 has boto3, and with it what boto3 needs.
 _AVAILABLE_PACKAGES = {*sys.stdlib_module_names, "boto3", "botocore", "urllib3", _VENDORED}
 
+COMMON_OPTIONS = ("dry-run",)
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""

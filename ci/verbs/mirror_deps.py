@@ -20,13 +20,23 @@ from ci.publish.batches import print_files
 from ci.publish.index import write_index
 from core import console, files
 from core.cell import Cell
-from core.cli.options import Common, add_from_run, add_group, common_from, is_given
+from core.cli.options import (
+    GROUP_OPTIONS,
+    RUN_OPTIONS,
+    Common,
+    add_from_run,
+    add_group,
+    common_from,
+    is_given,
+)
 from core.errors import StoreError
 from core.packages.candidates import Candidate
 from core.packages.groups import RunGroup
 from core.run import artifact_groups, records
 from core.run.records import FileRecord
 from core.stores import Store
+
+COMMON_OPTIONS = (*GROUP_OPTIONS, *RUN_OPTIONS, "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

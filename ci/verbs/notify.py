@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from ci.github import Failure, first_line, from_environment
 from ci.report.facts import read_run
 from core import console
-from core.cli.options import Common, common_from, environment
+from core.cli.options import RUN_OPTIONS, Common, common_from, environment
 from core.data import Model, json_object, load_toml, validated
 from core.errors import CheckError, DataError, FatalError, MissingInputError, ServiceError, UsageError
 from core.http import send_request
@@ -96,6 +96,9 @@ class Recipients:
     slack: str = ""
     smtp: str = ""
     email: tuple[str, ...] = ()
+
+
+COMMON_OPTIONS = (*RUN_OPTIONS, "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

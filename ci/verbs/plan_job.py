@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ci.plan.job_variables import DispatchedJob, JobValues, job_variables, values_of_planned_job
 from core import console
-from core.cli.options import add_platform, common_from, environment
+from core.cli.options import RUN_OPTIONS, add_platform, common_from, environment
 from core.data import json_object, parse_json
 from core.errors import DataError, UsageError
 from core.run.job_files import job_files
@@ -29,6 +29,8 @@ CELL = "CELL"
 PLAN_DIGEST = "PLAN_DIGEST"
 
 _ANOTHER_PLAN_HINT = "Run the workflow again from its first job, which plans."
+
+COMMON_OPTIONS = (*RUN_OPTIONS,)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

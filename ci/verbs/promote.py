@@ -21,7 +21,15 @@ from ci.verbs.cells import cells_by_session, load_matrix
 from ci.verbs.stage import add_distribution_store, distribution_store_of
 from core import console
 from core.cell import GroupCell
-from core.cli.options import DEFAULT_STORE, Common, common_from, environment, split_list
+from core.cli.options import (
+    DEFAULT_STORE,
+    GROUP_OPTIONS,
+    RUN_OPTIONS,
+    Common,
+    common_from,
+    environment,
+    split_list,
+)
 from core.cli.sessions import command_again
 from core.errors import CheckError, FatalError, ServiceError, StoreError, UsageError
 from core.files import made
@@ -57,6 +65,8 @@ _DRY_RUN_HINT = (
     "A dry run writes nothing, and still reads the bucket: what is staged and how it was tested decides. "
     "Give a role or a network that can read it, or a folder with its files: --distribution-store DIR."
 )
+
+COMMON_OPTIONS = (*GROUP_OPTIONS, *RUN_OPTIONS, "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

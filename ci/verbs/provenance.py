@@ -7,12 +7,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from core import console
-from core.cli.options import Common, add_group, add_platform, add_store_names, common_from
+from core.cli.options import (
+    GROUP_OPTIONS,
+    RUN_OPTIONS,
+    Common,
+    add_group,
+    add_platform,
+    add_store_names,
+    common_from,
+)
 from core.status import Status, UpToDate
 from core.stores import Store
 
 if TYPE_CHECKING:
     from ci.provenance.statements import WrittenProvenance
+
+COMMON_OPTIONS = (*GROUP_OPTIONS, *RUN_OPTIONS, "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,15 @@ from ci.report.releases import add_releases
 from ci.report.stored_runs import MOST_RUNS_BEFORE, find_previous_run, page_key
 from ci.tables import spelt
 from core import console
-from core.cli.options import RELEASE_TYPES, Common, common_from, environment
+from core.cli.options import (
+    GROUP_OPTIONS,
+    RELEASE_TYPES,
+    RUN_OPTIONS,
+    Common,
+    common_from,
+    environment,
+    named_store,
+)
 from core.errors import FatalError, MissingInputError, UsageError
 from core.modes import declared_options, refuse_options
 from core.run import PLATFORMS
@@ -32,6 +40,8 @@ if TYPE_CHECKING:
 # What --against takes besides the id of a run.
 PREVIOUS = "previous"
 NO_RUN = "none"
+
+COMMON_OPTIONS = ("torch-ref", *GROUP_OPTIONS, *RUN_OPTIONS, "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     run_group.add_argument(
         "--distribution-store",
         default="",
+        type=named_store,
         metavar="STORE",
         help="where the run's wheels are staged, if not in the release type's folder or bucket",
     )

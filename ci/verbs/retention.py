@@ -20,6 +20,8 @@ from core.modes import declared_options, refuse_options
 from core.run.locations import distribution_store
 from core.stores.location import open_store
 
+COMMON_OPTIONS = ("store", "release-type", "dry-run")
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""

@@ -22,6 +22,8 @@ from rocm_packaging.origin import named_source
 DEFAULT_WAIT = 600.0
 """How many seconds an index may lag behind a run's records."""
 
+COMMON_OPTIONS = (*options.GROUP_OPTIONS, *options.RUN_OPTIONS, "python", "dry-run")
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""

@@ -13,7 +13,15 @@ from ci.promote.staging import choose_files, plan_staging, require_samples, stag
 from ci.publish.batches import print_files
 from ci.publish.buckets import buckets, takes_samples
 from core import console
-from core.cli.options import Common, add_group, common_from, named_store, split_list
+from core.cli.options import (
+    GROUP_OPTIONS,
+    RUN_OPTIONS,
+    Common,
+    add_group,
+    common_from,
+    named_store,
+    split_list,
+)
 from core.run import artifact_groups
 from core.run.locations import distribution_store
 from core.stores import Store
@@ -22,6 +30,8 @@ from pytorch_build.refs.torch_refs import load_refs
 
 # Copies wait for the server, and keep neither this machine's network nor its processors busy.
 JOBS = 32
+
+COMMON_OPTIONS = (*GROUP_OPTIONS, *RUN_OPTIONS, "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -87,17 +97,17 @@ def distribution_store_of(
 def run(arguments: argparse.Namespace) -> None:
     """Stage the chosen groups of a run."""
     common = common_from(arguments)
-    target = distribution_store_of(arguments, common, dry_run=common.dry_run)
+    store = distribution_store_of(arguments, common, dry_run=common.dry_run)
 
     # Everything is chosen before anything is copied: one group's refusal leaves nothing behind.
-    source = _open_run_store(common)
-    for staging_record in _plan_groups(arguments, common, source):
-        with console.group(f"stage {staging_record.family}"):
-            new_count = stage_group(source, target, staging_record, jobs=arguments.jobs)
+    run_store = _open_run_store(common)
+    for staging_record in _plan_groups(arguments, common, run_store):
+        with console.group(f"stage {staging_record.artifact_group}"):
+            new_count = stage_group(run_store, store, staging_record, jobs=arguments.jobs)
             if not common.dry_run:
                 keys = documents.keys_of(staging_record.files)
-                documents.write_pages(target, documents.STAGING, staging_record.family, expected=keys)
-        _report(target, staging_record, new_count, is_dry_run=common.dry_run)
+                documents.write_pages(store, documents.STAGING, staging_record.artifact_group, expected=keys)
+        _report(store, staging_record, new_count, is_dry_run=common.dry_run)
 
 
 def _open_run_store(common: Common) -> Store:
@@ -111,7 +121,7 @@ def _open_run_store(common: Common) -> Store:
 def _plan_groups(
     arguments: argparse.Namespace,
     common: Common,
-    source: Store,
+    run_store: Store,
 ) -> Sequence[StagingRecord]:
     """Return what is staged of each artifact group."""
     outputs = common.outputs
@@ -120,16 +130,16 @@ def _plan_groups(
     packages = split_list(arguments.packages)
 
     records: list[StagingRecord] = []
-    for name in artifact_groups(source, outputs, arguments.artifact_group or common.artifact_group):
-        group = read_group(source, outputs, name)
+    for name in artifact_groups(run_store, outputs, arguments.artifact_group or common.artifact_group):
+        group = read_group(run_store, outputs, name)
         files = choose_files(group, arguments.distributions, packages, samples=samples)
-        locks = stage_locks(source, outputs, name, refs)
-        records.append(plan_staging(source, group, files, locks))
+        locks = stage_locks(run_store, outputs, name, refs)
+        records.append(plan_staging(run_store, group, files, locks))
     return records
 
 
 def _report(
-    target: Store,
+    store: Store,
     staging_record: StagingRecord,
     new_count: int,
     *,
@@ -137,7 +147,7 @@ def _report(
 ) -> None:
     """Print what was staged of a group."""
     print_files(staging_record.files)
-    place = f"{target.url}/{documents.folder(documents.STAGING, staging_record.family)}"
+    place = f"{store.url}/{documents.folder(documents.STAGING, staging_record.artifact_group)}"
     file_count = len(staging_record.files)
     if is_dry_run:
         console.done(f"stage: {new_count} of {file_count} files would be copied to {place}")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ci.publish.folders import Folders, compare_folders, digests_of
 from core import console
 from core.cli import options
-from core.cli.options import Common
+from core.cli.options import GROUP_OPTIONS, RUN_OPTIONS, Common
 from core.errors import FatalError, UsageError, nearest
 from core.run import RunOutputs
 from core.status import Status, UpToDate
@@ -34,6 +34,8 @@ KINDS = ("wheels", "logs", "reports", "manifests", "tests", "artifacts")
 _ALL = "all"
 _MOST_ROWS = 200  # of the summary; the page lists them all
 _SERVER_SECONDS = 300.0  # pages follow events of the bucket within seconds
+
+COMMON_OPTIONS = (*GROUP_OPTIONS, *RUN_OPTIONS, "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

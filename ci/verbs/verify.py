@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from core import console, files, temporary
-from core.cli.options import add_platform, common_from, is_given
+from core.cli.options import GROUP_OPTIONS, RUN_OPTIONS, add_platform, common_from, is_given
 from core.errors import WheelError
 from core.wheel import record
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ci.provenance.evidence import FileOrigin, Statement
     from ci.provenance.facts import RunFile
     from core.run.records import FileRecord
+
+COMMON_OPTIONS = (*GROUP_OPTIONS, *RUN_OPTIONS)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

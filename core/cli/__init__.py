@@ -1,9 +1,11 @@
 """The front door of each package: `python -m PACKAGE VERB [options]`.
 
-A verb is a module with ``add_options(parser)`` and ``run(arguments)``; only the chosen one is imported. One
-with ``PASSES_REST = True`` passes options it does not know on, as ``arguments.rest``, beside all its words
-as ``arguments.words``. That of a step of the pipeline has ``look(arguments)``, too. Errors are printed here,
-once, and become the process's exit code.
+A verb is a module with ``add_options(parser)``, ``run(arguments)`` and ``COMMON_OPTIONS``, the names of the
+common options that have an effect there; only the chosen one is imported. One with ``PASSES_REST = True``
+passes options it does not know on, as ``arguments.rest``, beside all its words as ``arguments.words``. That
+of a step of the pipeline has ``look(arguments)``, too.
+
+Errors are printed here, once, and become the process's exit code.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from core import console, process, temporary
 from core.cli.failures import tell
-from core.cli.options import ROOT, add_common, environment
+from core.cli.options import ROOT, add_common, environment, take_out_options_without_effect
 from core.cli.parser import VerbParser
 from core.cli.sessions import FrontDoorCall, as_current_call
 from core.errors import STOPPING, FatalError, UsageError, fatal, nearest
@@ -115,6 +117,22 @@ def parsed_call(package: str, argv: Sequence[str]) -> tuple[ModuleType, Namespac
     return _parsed(package, verbs, argv)
 
 
+def options_with_effect(
+    package: str, argv: Sequence[str], shared_options: Sequence[str]
+) -> tuple[Sequence[str], frozenset[str]]:
+    """Return those of the options of several sessions that a verb takes, and the names of those left out.
+
+    Raises:
+        UsageError: The verb does not take the others.
+    """
+    front_door = import_module(f"{package}.__main__")
+    (verb,) = [verb for verb in front_door.VERBS if verb.name == argv[0]]
+    _module, parser = verb_parser(package, verb)
+    options, names = take_out_options_without_effect(parser, shared_options)
+    parsed_call(package, [*argv, *options])
+    return options, names
+
+
 def _parsed(package: str, verbs: Sequence[Verb], argv: Sequence[str]) -> tuple[ModuleType, Namespace]:
     verbs_by_name = {verb.name: verb for verb in verbs}
     verb_name, *options = argv
@@ -137,7 +155,7 @@ def verb_parser(package: str, verb: Verb) -> tuple[ModuleType, VerbParser]:
     """Import a verb, and return it with the parser of its options, the common ones first."""
     module = import_module(verb.module)
     parser = VerbParser(prog=f"python -m {package} {verb.name}", description=verb.summary, allow_abbrev=False)
-    add_common(parser)
+    add_common(parser, module.COMMON_OPTIONS)
     module.add_options(parser)
     parser.speaks_as_session = True
     return module, parser

@@ -1,4 +1,4 @@
-"""The options that every stage has, declared once; and the variables that a front door reads.
+"""The options that stages have in common, declared once; and the variables that a front door reads.
 
 `docs/commands.md` lists them for people.
 """
@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import get_args
@@ -43,6 +43,13 @@ OWN_FILE = "pytorch-build.toml"
 FAILURE_FILE = "FAILURE_FILE"  # gets how a stage failed, for what called it, which prints it
 # …-bkc: previews of new hardware, in buckets and streams of their own; a rehearsal is of the sample
 RELEASE_TYPES = ("ci", "dev", "dev-bkc", "nightly", "nightly-bkc", "prerelease", "rehearsal", "release")
+# The common options, as a verb's COMMON_OPTIONS names them: which run, whose part of it, and all.
+RUN_OPTIONS = ("run-id", "store", "release-type")
+GROUP_OPTIONS = ("gpu-family", "build-variant")
+ALL_OPTIONS = ("torch-ref", *GROUP_OPTIONS, *RUN_OPTIONS, "python", "force", "dry-run")
+# Which data the project reads, and how much it prints, is of all verbs.
+OPTIONS_OF_ALL = ("config-file", "verbose", "debug")
+COMMON_TITLE = "what to run on"
 _BUCKET = "s3://"
 _VALUES_OF_OPTIONS = (
     "values_of_options"  # where a namespace keeps the values of options that can be given once
@@ -217,9 +224,64 @@ def add_platform(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def add_common(parser: ArgumentParser) -> None:
-    """Declare the common options."""
-    add = parser.add_argument_group("what to run on").add_argument
+class WithoutEffect(argparse.Action):
+    """An option of other verbs, which this one would take and ignore."""
+
+    def __call__(
+        self, parser: ArgumentParser, namespace: Namespace, values: object, option_string: str | None = None
+    ) -> None:
+        """Refuse the option."""
+        del namespace, values
+        parser.error(f"{option_string} has no effect here.")
+
+
+def add_common(parser: ArgumentParser, names: Collection[str] = ALL_OPTIONS) -> None:
+    """Declare the common options: those of these names, and refuse the others.
+
+    Their values are there for `common_from` all the same.
+    """
+    group = parser.add_argument_group(COMMON_TITLE)
+    for action in _common_parser()._actions:  # noqa: SLF001 - as `parents` of argparse does
+        option, *_other_names = action.option_strings
+        if option.removeprefix("--") in (*names, *OPTIONS_OF_ALL):
+            group._add_action(action)  # noqa: SLF001 - see above
+            continue
+        parser.add_argument(
+            *action.option_strings,
+            action=WithoutEffect,
+            dest=action.dest,
+            nargs=action.nargs,
+            default=action.default,
+            help=argparse.SUPPRESS,
+        )
+
+
+def take_out_options_without_effect(
+    parser: ArgumentParser, words: Sequence[str]
+) -> tuple[list[str], frozenset[str]]:
+    """Return words without the options that a verb refuses for want of an effect, and the names of these.
+
+    ``--dry-run`` stays, as a session that does not know it would do its work.
+    """
+    refused_options = ArgumentParser(add_help=False, allow_abbrev=False)
+    for action in parser._actions:  # noqa: SLF001 - argparse has no public list of them
+        if isinstance(action, WithoutEffect) and action.dest != "dry_run":
+            is_flag = action.nargs == 0
+            refused_options.add_argument(
+                *action.option_strings,
+                dest=action.option_strings[0],
+                action="store_true" if is_flag else "store",
+                default=None,
+            )
+    values, other_words = refused_options.parse_known_args(words)
+    names = frozenset(name for name, value in vars(values).items() if value is not None)
+    return other_words, names
+
+
+def _common_parser() -> ArgumentParser:
+    """Return a parser of all common options."""
+    parser = ArgumentParser(add_help=False)
+    add = parser.add_argument
     add(
         "--torch-ref",
         action=Once,
@@ -280,6 +342,7 @@ def add_common(parser: ArgumentParser) -> None:
     add("--dry-run", action="store_true", help="say what would be written instead of writing it")
     add("--verbose", action="store_true", help="print everything that tools say, not only to logs")
     add("--debug", action="store_true", help="show the traceback of an error")
+    return parser
 
 
 def _endpoint(store: str, env: Mapping[str, str]) -> str | None:

@@ -117,7 +117,7 @@ class RocmPackages(Model):
     )
 
 
-class Variant(Model):
+class PlannedGroup(Model):
     """One GPU family in one build variant on one platform: what ``ci_linux.yml`` is called with."""
 
     platform: Platform
@@ -231,7 +231,7 @@ class Plan(Document, validate_by_alias=True, validate_by_name=True):
         RocmPackages(),
         description="What ROCm's packages are made of",
     )
-    variants: tuple[Variant, ...] = ()
+    variants: tuple[PlannedGroup, ...] = ()
     jobs: tuple[PlannedJob, ...] = Field((), alias="cells")  # the name that plan files have for them
     left_out: tuple[LeftOut, ...] = Field(
         (),

@@ -1,4 +1,4 @@
-"""Compiler caches: what a build's compilers are started through, and the variables that lead them there.
+"""Compiler caches: what a build's compilers are started through, by which variables, and what they did.
 
 Pure; `cache_use` acts. Where entries lie is what the user's SCCACHE_* and CCACHE_* variables say, or for
 sccache a bucket that the command line or a workflow names.
@@ -10,18 +10,22 @@ either would return the object of another target. `plan` sees to that.
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from packaging.version import Version
 
+from core.data import json_object
 from core.environment import allowed
-from core.errors import UsageError
+from core.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from core.run.locations import Origin, RunBuckets
+
 
 CacheKind = Literal["ccache", "sccache"]
 KINDS: tuple[CacheKind, ...] = ("ccache", "sccache")
@@ -97,7 +101,11 @@ def cache_of_run(
         store = _bucket_of_main_repository(run_store, release_type, origin, buckets)
     if store is not None:
         store = f"{store.rstrip('/')}/{LAYOUT.format(release_type=release_type)}"
-    return replace(cache, store=store, read_only=cache.read_only or origin.fork)
+    return replace(
+        cache,
+        store=store,
+        read_only=cache.read_only or origin.fork,
+    )
 
 
 def _bucket_of_main_repository(
@@ -217,3 +225,100 @@ def _without_storage(env: Mapping[str, str]) -> dict[str, str]:
     # The user's file may name a storage, too, which would be taken first.
     variables["SCCACHE_CONF"] = os.devnull
     return variables
+
+
+# Counters of ccache that tell of a storage that failed.
+_CCACHE_ERRORS = ("internal_error", "missing_cache_file", "remote_storage_error", "remote_storage_timeout")
+_SCCACHE_UNCACHEABLE = (
+    "requests_not_cacheable",
+    "requests_not_compile",
+    "requests_unsupported_compiler",
+    "non_cacheable_compilations",
+)
+_CCACHE_COUNTER = re.compile(r"[a-z]+(_[a-z0-9]+)+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheStatistics:
+    """How often a compiler cache did what.
+
+    Attributes:
+        hits: Compilations whose object was in the cache.
+        misses: Those whose object was not.
+        uncacheable: Calls of a compiler that no cache can answer.
+        errors: Entries that could not be read or stored.
+        unwritten: Objects that are still to be stored.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    uncacheable: int = 0
+    errors: int = 0
+    unwritten: int = 0
+
+    @property
+    def hit_rate(self) -> float:
+        """The part of hits, 0 to 1."""
+        return self.hits / max(self.hits + self.misses, 1)
+
+
+def read_sccache_statistics(output: str, *, read_only: bool = False) -> CacheStatistics:
+    """Return what sccache's output says (seen with 0.16): ``--show-stats --stats-format json``.
+
+    One that may only read always fails to write, which is no error.
+    """
+    statistics = json_object(output, where="The statistics of sccache").get("stats")
+    misses = _count_of_sccache(statistics, "cache_misses")
+    writes = _count_of_sccache(statistics, "cache_writes")
+    write_errors = _count_of_sccache(statistics, "cache_write_errors")
+    errors = _count_of_sccache(statistics, "cache_errors", "cache_timeouts", "cache_read_errors")
+    return CacheStatistics(
+        hits=_count_of_sccache(statistics, "cache_hits"),
+        misses=misses,
+        uncacheable=_count_of_sccache(statistics, *_SCCACHE_UNCACHEABLE),
+        errors=errors if read_only else errors + write_errors,
+        unwritten=misses - writes - write_errors,
+    )
+
+
+def _count_of_sccache(statistics: Any, *names: str) -> int:  # noqa: ANN401 - what JSON holds
+    """Return the sum of counters, and of their languages. Device passes are languages of their own."""
+    total = 0
+    for name in names:
+        try:
+            counter = statistics[name]
+            total += counter if isinstance(counter, int) else sum(counter["counts"].values())
+        except (KeyError, TypeError, AttributeError) as problem:
+            raise DataError(
+                f"The statistics of sccache have no counter {name}.",
+                hint="Update sccache, or build without --compiler-cache.",
+            ) from problem
+    return total
+
+
+def read_ccache_statistics(log: str) -> CacheStatistics:
+    """Return what ccache's log says (seen with 4.7).
+
+    A comment names the file of each call, and lines below it the counters that went up by one.
+    """
+    calls = 0
+    counters = Counter[str]()
+    for line in log.splitlines():
+        if line.startswith("#"):
+            calls += 1
+        elif _CCACHE_COUNTER.fullmatch(line):
+            counters[line] += 1
+        elif line:
+            raise DataError(
+                f"The statistics of ccache cannot be read: {line[:200]!r} is not a counter.",
+                hint="Update ccache, or build without --compiler-cache.",
+            )
+
+    hits = counters["direct_cache_hit"] + counters["preprocessed_cache_hit"]
+    misses = counters["cache_miss"]
+    return CacheStatistics(
+        hits=hits,
+        misses=misses,
+        uncacheable=max(0, calls - hits - misses),
+        errors=sum(counters[name] for name in _CCACHE_ERRORS),
+    )

@@ -3,6 +3,8 @@
 sccache's work is done by a server. Each build has one of its own, which never outlives it and is the only
 process that gets the storage's credentials: a server that sccache starts by itself has its first client's
 environment. A server that does not start, or whose storage falls silent, costs a build its cache and no more.
+
+It tries compilers out with its environment, so credentials are in a file there, and not in variables.
 """
 
 from __future__ import annotations
@@ -15,20 +17,34 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import boto3
+from botocore.awsrequest import AWSRequest
+from botocore.exceptions import BotoCoreError, SSLError
+from botocore.httpsession import URLLib3Session
+from botocore.utils import get_environ_proxies
 
 from core import console, process, temporary
 from core.environment import allowed
 from core.errors import DataError, FatalError, ProcessError
-from pytorch_build.build.bucket_access import bucket_access, does_answer
-from pytorch_build.build.cache import CompilerCache, ccache_env, client_env, server_env
-from pytorch_build.build.cache_statistics import (
+from core.stores.s3_client import shared_connection
+from core.stores.s3_errors import explained
+from pytorch_build.build.cache import (
     CacheStatistics,
+    CompilerCache,
+    ccache_env,
+    client_env,
     read_ccache_statistics,
     read_sccache_statistics,
+    server_env,
 )
+
+if TYPE_CHECKING:
+    from core.stores.s3_client import Connection
+
 
 _START_SECONDS = 20.0
 # How long the last entries may take to be stored.
@@ -137,7 +153,10 @@ class _SccacheUse(CacheUse):
         self._has_ended = threading.Event()
         self._endpoint: str | None = None
         self._server = self._start_server()
-        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher = threading.Thread(
+            target=self._watch,
+            daemon=True,
+        )
         self._watcher.start()
 
     @property
@@ -147,7 +166,11 @@ class _SccacheUse(CacheUse):
         return "its storage stopped answering during the build"
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        return client_env(self.cache, address=self._address, env=env)
+        return client_env(
+            self.cache,
+            address=self._address,
+            env=env,
+        )
 
     def statistics(self) -> CacheStatistics:
         """Return what was done for the build so far, once all entries are stored."""
@@ -167,7 +190,11 @@ class _SccacheUse(CacheUse):
 
     def _start_server(self) -> process.Child:
         """Start the server, with credentials where its storage is a bucket."""
-        env = server_env(self.cache, address=self._address, base_env=self._base_env)
+        env = server_env(
+            self.cache,
+            address=self._address,
+            base_env=self._base_env,
+        )
         if "SCCACHE_BUCKET" not in env:
             return self._start_program(env)
 
@@ -258,7 +285,11 @@ def use_cache(
             tree = base_dirs[0]
             root = base_dirs[-1]
             base_dir = root if tree.is_relative_to(root) else tree
-            yield _CcacheUse(cache, base_dir=base_dir, log=folder / "statistics")
+            yield _CcacheUse(
+                cache,
+                base_dir=base_dir,
+                log=folder / "statistics",
+            )
             return
 
         try:
@@ -308,3 +339,89 @@ def _reason_in(server_log: str) -> str:
         if match is not None:
             return f"{match[1].strip().removesuffix('.')}."
     return "it gave no reason."
+
+
+# sccache finds these by itself, and renews them. Others are handed to it as they are now.
+_RENEWED_BY_SCCACHE = ("assume-role-with-web-identity", "iam-role")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketAccess:
+    """How a server reaches its bucket.
+
+    Attributes:
+        endpoint: The service's address.
+        variables: The server's whole environment.
+        is_anonymous: Whether it has no credentials, with which a bucket can be read at most.
+        credentials: The text of its credentials file; None where it needs none.
+    """
+
+    endpoint: str
+    variables: Mapping[str, str]
+    is_anonymous: bool = False
+    credentials: str | None = field(default=None, repr=False)
+
+
+def bucket_access(env: Mapping[str, str], *, credentials_file: Path) -> BucketAccess:
+    """Return how a server reaches the bucket that its environment names; its own settings go first."""
+    connection = shared_connection()
+    variables = {**_service_variables(connection), **env}
+    credentials: str | None = None
+    if connection.signed:
+        credentials = _credentials_text(env["SCCACHE_BUCKET"])
+    else:
+        variables["SCCACHE_S3_NO_CREDENTIALS"] = "true"
+        variables["SCCACHE_S3_RW_MODE"] = "READ_ONLY"
+
+    if credentials is not None:
+        variables = {name: value for name, value in variables.items() if not name.startswith("AWS_")}
+        variables["AWS_CONFIG_FILE"] = os.devnull
+        variables["AWS_SHARED_CREDENTIALS_FILE"] = str(credentials_file)
+    return BucketAccess(
+        endpoint=connection.endpoint,
+        variables=variables,
+        is_anonymous=not connection.signed,
+        credentials=credentials,
+    )
+
+
+def does_answer(endpoint: str, *, seconds: int) -> bool:
+    """Return whether a service answers at all, be it with an error or an untrusted certificate."""
+    session = URLLib3Session(
+        timeout=seconds,
+        proxies=get_environ_proxies(endpoint),
+    )
+    try:
+        session.send(AWSRequest("HEAD", endpoint).prepare())
+    except SSLError:
+        return True
+    except (BotoCoreError, ValueError):
+        return False
+    return True
+
+
+def _service_variables(connection: Connection) -> Mapping[str, str]:
+    """Return the region, and the address of a service that is not Amazon's own."""
+    variables = {"SCCACHE_REGION": connection.client.meta.region_name or "us-east-1"}
+    if not connection.is_amazon:
+        variables["SCCACHE_ENDPOINT"] = connection.endpoint
+        variables["SCCACHE_S3_USE_SSL"] = str(connection.endpoint.startswith("https:")).lower()
+    return variables
+
+
+def _credentials_text(bucket: str) -> str | None:
+    """Return the text of a credentials file; None where sccache finds credentials by itself."""
+    with explained(f"s3://{bucket}"):
+        credentials = boto3.session.Session().get_credentials()
+        if credentials is None or credentials.method in _RENEWED_BY_SCCACHE:
+            return None
+        keys = credentials.get_frozen_credentials()
+
+    lines = [
+        "[default]",
+        f"aws_access_key_id = {keys.access_key}",
+        f"aws_secret_access_key = {keys.secret_key}",
+    ]
+    if keys.token:
+        lines.append(f"aws_session_token = {keys.token}")
+    return "\n".join([*lines, ""])

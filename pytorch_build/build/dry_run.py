@@ -13,8 +13,8 @@ from core.env.installer import Install
 from core.env.locks import locked_call
 from core.environment import allowed, need_of
 from core.shell import command_line
-from pytorch_build.build.find_work import find_tree_facts
-from pytorch_build.build.gather_facts import assume_facts, name_assumptions
+from pytorch_build.build.build import find_tree_facts
+from pytorch_build.build.facts import assume_facts, name_assumptions
 from pytorch_build.build.plan import plan_build, plan_environment
 from rocm_packaging.origin import requirements
 from rocm_packaging.packages.layouts import sdk_target
@@ -37,7 +37,7 @@ def describe_build(work: Work, assumptions: Sequence[str] = ()) -> dict[str, Any
     request = work.request
     inputs = work.inputs
     facts = assume_facts(work, find_tree_facts(request, work.tree))
-    plan = plan_build(request.component, inputs, facts, clean=request.options.clean)
+    plan = plan_build(request.component, inputs, facts, clean=request.clean)
     env = request.platform.merge(allowed(facts.user_env), plan.env, unset=plan.unset)
     shown_env: dict[str, str] = {}
     origins: dict[str, str] = {}
@@ -112,7 +112,11 @@ def _environment_calls(work: Work) -> Sequence[Install]:
         )
     replaced = work.inputs.build_requirements
     locked = locked_call(request.context.common, request.target, replaced=replaced)
-    return plan_environment(work.inputs, locked=locked, rocm=rocm)
+    return plan_environment(
+        work.inputs,
+        locked=locked,
+        rocm=rocm,
+    )
 
 
 def _describe_command(command: Command) -> dict[str, Any]:

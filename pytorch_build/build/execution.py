@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import sys
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
-from pydantic import ValidationError
 
 from core import console, files, process, temporary
 from core.causes import first
-from core.data import Model
+from core.data import json_object
 from core.env import Interpreter, installer
 from core.environment import allowed
-from core.errors import BuildError
+from core.errors import BuildError, DataError
 from core.wheel import parse_wheel_name
-from pytorch_build.build.metrics import record_metrics
+from pytorch_build.build.machine import memory_bytes
 from pytorch_build.components import component_of
 from pytorch_build.components.torch import ROCM_INIT
 from pytorch_build.sources.git import Repository
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from pytorch_build.check import Expectation
     from pytorch_build.components.steps import Overlay
     from pytorch_build.platforms import Platform
+
 
 # What a build folder was made with lies there.
 CONFIGURATION_MARKER = ".configuration"
@@ -50,7 +53,6 @@ def execute(
     *,
     base_env: Mapping[str, str],
     log: Path,
-    details: dict[str, Any],
     cache: CacheUse | None = None,
 ) -> Path:
     """Run a plan's commands and return the one wheel that they leave.
@@ -61,7 +63,6 @@ def execute(
         platform: The platform that it is done on.
         base_env: The user's variables.
         log: Where the commands' output goes.
-        details: What is known of the build, for its record.
         cache: The compiler cache, where one is in use.
     """
     for note in plan.notes:
@@ -78,7 +79,6 @@ def execute(
     files.write_text(build_folder / CONFIGURATION_MARKER, plan.configuration)
 
     with ExitStack() as stack:
-        stack.enter_context(record_metrics(details, log))
         for overlay in plan.overlays:
             stack.enter_context(_overlaid(overlay, tree))
         for command in plan.commands:
@@ -117,7 +117,10 @@ def _overlaid(overlay: Overlay, tree: Path) -> Iterator[None]:
     """Put a file into the tree while the block runs."""
     path = tree / overlay.path
     content_before = path.read_bytes() if path.is_file() else None
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(
+        parents=True,
+        exist_ok=True,
+    )
     try:
         if overlay.source is not None:
             shutil.copyfile(Path(overlay.source), path)
@@ -201,7 +204,10 @@ def install_requirements(
 
     paths = tuple(tree / name for name in plan.requirements_files)
     if paths or plan.requirements:
-        call = installer.Install(files=paths, requirements=plan.requirements)
+        call = installer.Install(
+            files=paths,
+            requirements=plan.requirements,
+        )
         installer.install(target, call, cache_dir=cache_dir)
     # Last, whatever the project's own requirements brought.
     if locked is not None:
@@ -241,7 +247,13 @@ def check_bare_import(target: Interpreter, expectation: Expectation, wheel: Path
 
         python = copied_prefix / target.scripts.relative_to(prefix) / target.executable.name
         circumstances = ", where ROCm's development tree is not installed and nothing was loaded before"
-        _require_import(expectation, wheel, python, folder=copied_prefix, circumstances=circumstances)
+        _require_import(
+            expectation,
+            wheel,
+            python,
+            folder=copied_prefix,
+            circumstances=circumstances,
+        )
     console.echo(f"{wheel.name} imports beside ROCm's run-time packages")
 
 
@@ -295,17 +307,11 @@ def import_command(python: Path, distribution: str, version: str) -> tuple[str, 
     return tuple(command)
 
 
-class _Report(Model):
-    """What the script prints."""
-
-    problems: tuple[str, ...]
-
-
 def read_report(returncode: int, stdout: str, stderr: str) -> tuple[str, ...]:
     """Return the problems that the script found, one sentence each."""
     try:
-        problems = _Report.model_validate_json(stdout).problems
-    except ValidationError:
+        problems = tuple(json_object(stdout, where="The import check")["problems"])
+    except (DataError, KeyError, TypeError):
         lines = [line.strip() for line in stderr.splitlines() if line.strip()]
         last_line = lines[-1] if lines else "no output"
         return (f"The import check died with status {returncode}: {last_line}",)
@@ -314,3 +320,60 @@ def read_report(returncode: int, stdout: str, stderr: str) -> tuple[str, ...]:
         # The report was written, then a destructor or an exit handler brought the process down.
         return (f"Python died with status {returncode} when it ended.",)
     return problems
+
+
+# Bounds of what a record keeps.
+_MOST_FAILED = 5
+_MOST_LETTERS = 200
+# Bytes of a log's end that are read: the last command's errors may be long.
+_TAIL = 4 << 20
+
+# "[12/1758] Building …", unless NINJA_STATUS is set.
+_PROGRESS = re.compile(r"^\[(\d{1,9})/(\d{1,9})\] ", re.MULTILINE)
+# Since ninja 1.13 a failure has a code.
+_FAILED = re.compile(r"^FAILED: (?:\[code=-?\d+\] )?(\S+)", re.MULTILINE)
+
+
+@contextmanager
+def record_metrics(details: dict[str, Any], log: Path) -> Iterator[None]:
+    """Add what is known of a build to the details of its record while the block runs, however it ends."""
+    try:
+        yield
+    except BaseException:
+        reached = progress_in(process.tail(log, lines=_TAIL, limit=_TAIL))
+        if reached is not None:
+            details["reached"] = reached
+        raise
+    finally:
+        # Windows does not say what the largest process took that has ended.
+        if sys.platform != "win32":
+            import resource
+
+            peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
+            details["memory"] = {"peak": peak, "total": memory_bytes()}
+
+
+def progress_in(output: str) -> dict[str, Any] | None:
+    """Return how far ninja came, from what a build printed; None where it printed nothing of it."""
+    steps = _PROGRESS.findall(output)
+    failed = tuple(dict.fromkeys(_FAILED.findall(output)))
+    if not steps and not failed:
+        return None
+
+    progress: dict[str, Any] = {}
+    if steps:
+        step, last_step = steps[-1]
+        progress["done"] = int(step)
+        progress["total"] = int(last_step)
+    progress["failed"] = [_short_path(path) for path in failed[:_MOST_FAILED]]
+    return progress
+
+
+def _short_path(path: str) -> str:
+    """Return a path without the machine's own folders, bounded in length."""
+    path = path.replace("\\", "/")
+    if path.startswith("/") or path[1:3] == ":/":
+        path = "/".join(["…", *path.split("/")[-3:]])
+    if len(path) > _MOST_LETTERS:
+        path = f"…{path[1 - _MOST_LETTERS :]}"
+    return path

@@ -161,7 +161,6 @@ def inputs_of(
 ) -> BuildInputs:
     """Return everything that the wheel of a request depends on, once it is known what it is made of."""
     context = request.context
-    options = request.options
     rocm = None
     is_split = False
     if rocm_source is not None:
@@ -171,7 +170,7 @@ def inputs_of(
             content=dict(rocm_source.digests) or rocm_source.origin,
         )
         has_split_rocm = rocm_source.layout == "split"
-        is_split = has_split_rocm and options.split and request.component.has_split_device_code
+        is_split = has_split_rocm and request.may_split and request.component.has_split_device_code
 
     # For a Python without a lock of build requirements, what one would be made from.
     common = context.common
@@ -181,12 +180,12 @@ def inputs_of(
         version=tree.version,
         python=request.target.version,
         rocm=rocm,
-        rocm_extras=options.rocm.extras if context.gpu else (),
+        rocm_extras=request.rocm.extras if context.gpu else (),
         gpu_targets=request.gpu_targets,
         dependencies=dependencies,
         ref_env=request.source.env,
         build_requirements=request.source.build_requirements,
-        flash_attention=options.flash_attention,
+        flash_attention=request.flash_attention,
         is_split=is_split,
         flags=build_flags(request.user_env),
         lock_sha256=files.sha256(requirements_lock),

@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path, PurePath, PureWindowsPath
 from typing import TYPE_CHECKING, Any, Literal
 
 from packaging.version import Version
@@ -136,7 +136,7 @@ def find_problems(request: BuildRequest) -> Sequence[EnvironmentSetupError]:
     found_problems += problems(name, facts, need)
 
     found_shortages = list(shortages(name, facts, need))
-    if not request.options.ignore_needs:
+    if not request.ignore_needs:
         return found_problems + found_shortages
     for shortage in found_shortages:
         console.warn(f"{shortage.message} It is built anyway.")
@@ -267,20 +267,22 @@ def _compiler_problems(platform: Platform, env: Mapping[str, str]) -> Iterator[E
     path = platform.find_variable(env, "PATH")
     commands = compiler_commands(platform, env)
     languages = {"CC": "C", "CXX": "C++"}
-    version_option = "--version"
     if platform.windows:
-        # cl knows no --version, and is that of both languages.
+        # cl is that of both languages.
         languages = {"CXX": "C++"}
-        version_option = "/?"
 
     for variable, language in languages.items():
+        command = commands[variable]
+        # cl knows no --version.
+        is_cl = PureWindowsPath(command[0]).stem.lower() == "cl"
+        version_option = "/?" if is_cl else "--version"
         try:
-            process.capture([*commands[variable], version_option], env=process.handed_on(PATH=path))
+            process.capture([*command, version_option], env=process.handed_on(PATH=path))
         except ProcessError as problem:
             reason = problem.message.splitlines()[0].rstrip(":.")
             hint = f"Install a {language} compiler, or name one in {variable}."
             if platform.windows:
-                hint = "Start from a Visual Studio developer prompt."
+                hint = "Start from a Visual Studio developer prompt, or name compilers in CC and CXX."
             yield EnvironmentSetupError(f"No {language} compiler works: {reason}.", hint=hint)
 
 

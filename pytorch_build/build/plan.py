@@ -21,12 +21,12 @@ from core.files import digest_of
 from pytorch_build.build.cache import launcher_env
 from pytorch_build.build.search_paths import rocm_folders
 from pytorch_build.components import Component, distributions
+from pytorch_build.components.steps import BuildSteps
 from pytorch_build.lock.versions import without_edits
 
 if TYPE_CHECKING:
     from pytorch_build.build.facts import BuildFacts
     from pytorch_build.build.inputs import BuildInputs
-    from pytorch_build.components.steps import BuildSteps, Command, Overlay
     from pytorch_build.sdk import RocmSdk
 
 # A GPU target given by this variable is not part of a compiler cache's key.
@@ -54,43 +54,25 @@ _TRANSIENT = frozenset({"PATH", "MAX_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildPlan:
-    """How to build one wheel.
+class BuildPlan(BuildSteps):
+    """How to build one wheel: the recipe's steps, completed by what all builds share.
 
     Attributes:
         project: The component's name.
         distribution: The wheel's name.
         version: The wheel's version, which the build has to arrive at by itself.
-        uninstall: What must not be installed meanwhile.
-        requirements_files: The tree's files of requirements.
-        requirements: More requirements.
-        as_locked: Requirements that are installed last, in the lock's versions.
-        env: The variables that are set; the user's are merged behind them.
         unset: The user's variables that must not reach the build.
-        commands: What runs, in order.
-        removes: What is deleted first, as patterns below the tree.
-        overlays: Files that replace others meanwhile.
         search_folders: The folders of ROCm below site-packages that the wheel's libraries search.
         split_for: The ROCm whose device packages the wheel's device code joins; None for a wheel that has it.
-        notes: What the user is told before.
         configuration: A digest of what a build folder's contents depend on.
     """
 
     project: str
     distribution: str
     version: str
-    uninstall: tuple[str, ...] = ()
-    requirements_files: tuple[str, ...] = ()
-    requirements: tuple[str, ...] = ()
-    as_locked: tuple[str, ...] = ()
-    env: Mapping[str, str]
     unset: frozenset[str] = frozenset()
-    commands: tuple[Command, ...]
-    removes: tuple[str, ...] = ()
-    overlays: tuple[Overlay, ...] = ()
     search_folders: tuple[str, ...] = ()
     split_for: str | None = None
-    notes: tuple[str, ...] = ()
     configuration: str = ""
 
     @property
@@ -218,7 +200,7 @@ def shared_variables(
     }
     if facts.rocm:
         env |= _rocm_variables(inputs, facts.rocm)
-    env |= platform.compiler_settings(facts.rocm.root if facts.rocm else None)
+    env |= platform.compiler_settings(facts.rocm.root if facts.rocm else None, facts.user_env)
     env |= facts.compiler_flags()
     env |= launcher_env(
         facts.compiler_cache,

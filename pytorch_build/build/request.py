@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.cli.options import environment
 from core.errors import RocmError, UsageError
 from core.run import this_platform
 from pytorch_build.lock.stored import source_lock
@@ -29,15 +28,19 @@ _GPU_TARGET = re.compile(r"gfx[0-9a-f]{3,4}(?::[a-z]+[+-])*", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildOptions:
-    """What the user chose about a build.
+class BuildRequest:
+    """A build that was asked for. Nothing of it has been looked for yet.
 
     Attributes:
+        context: The run, the torch ref and the GPU family.
+        target: The Python of the environment that the wheel is built in.
+        component: What is built.
+        user_env: The user's variables; none of them for another platform, of which they say nothing.
         rocm: Where ROCm comes from, and how it is installed.
         own_trees: The developer's own trees, by component.
-        gpu_targets: The targets of device code; "" for those of PYTORCH_ROCM_ARCH, else of the family.
+        requested_targets: The targets of device code; "" for those of PYTORCH_ROCM_ARCH, else of the family.
         flash_attention: Whether it was asked for; None where that is left to the recipe.
-        split: Whether device code may go into wheels of its own.
+        may_split: Whether device code may go into wheels of its own.
         compiler_cache: What compilers are started through.
         max_jobs: How many compilers run at a time; "" for MAX_JOBS, else what the machine allows.
         clean: Whether the build folder is deleted first.
@@ -49,11 +52,15 @@ class BuildOptions:
         mirrors: Git mirrors, by the start of the addresses that they stand for.
     """
 
+    context: Context
+    target: Interpreter
+    component: Component
+    user_env: Mapping[str, str]
     rocm: RocmOptions
     own_trees: Mapping[str, Path]
-    gpu_targets: str = ""
+    requested_targets: str = ""
     flash_attention: bool | None = None
-    split: bool = True
+    may_split: bool = True
     compiler_cache: CompilerCache | None = None
     max_jobs: str = ""
     clean: bool = False
@@ -63,25 +70,6 @@ class BuildOptions:
     output_dir: Path | None = None
     policy: Policy | None = None
     mirrors: Mapping[str, str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuildRequest:
-    """A build that was asked for. Nothing of it has been looked for yet.
-
-    Attributes:
-        context: The run, the torch ref and the GPU family.
-        options: What the user chose.
-        target: The Python of the environment that the wheel is built in.
-        component: What is built.
-        user_env: The user's variables; none of them for another platform, of which they say nothing.
-    """
-
-    context: Context
-    options: BuildOptions
-    target: Interpreter
-    component: Component
-    user_env: Mapping[str, str]
 
     @property
     def platform(self) -> Platform:
@@ -101,13 +89,17 @@ class BuildRequest:
     @property
     def own_tree(self) -> Path | None:
         """The developer's own tree that is built; None for the one that this tool manages."""
-        return self.options.own_trees.get(self.component.name)
+        return self.own_trees.get(self.component.name)
 
     @functools.cached_property
     def lock(self) -> SourceLock:
         """The run's source lock, resolved where it is asked for first: own trees may do without."""
-        options = self.options
-        return source_lock(self.context, options.rocm, update=options.update, mirrors=options.mirrors)
+        return source_lock(
+            self.context,
+            self.rocm,
+            update=self.update,
+            mirrors=self.mirrors,
+        )
 
     @property
     def gpu_targets(self) -> tuple[str, ...]:
@@ -115,7 +107,7 @@ class BuildRequest:
         if not self.context.gpu:
             return ()
         return choose_gpu_targets(
-            option=self.options.gpu_targets,
+            option=self.requested_targets,
             variable=self.user_env.get("PYTORCH_ROCM_ARCH", ""),
             family_targets=self.context.gpu_targets,
         )
@@ -131,23 +123,7 @@ class BuildRequest:
     @property
     def requested_jobs(self) -> str:
         """How many compilers the user wants to run at a time; "" to leave that to the machine."""
-        return self.options.max_jobs or self.user_env.get("MAX_JOBS", "")
-
-
-def request_build(
-    context: Context, options: BuildOptions, target: Interpreter, component: Component
-) -> BuildRequest:
-    """Return the request for a component's wheel, with the variables of this process."""
-    user_env: Mapping[str, str] = {}
-    if context.common.outputs.platform == this_platform():
-        user_env = environment()
-    return BuildRequest(
-        context=context,
-        options=options,
-        target=target,
-        component=component,
-        user_env=user_env,
-    )
+        return self.max_jobs or self.user_env.get("MAX_JOBS", "")
 
 
 def choose_gpu_targets(

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from core import console, temporary
 from core.archive import DeferredFile, Member
+from core.archive.zips import MemberStream
 from core.binaries import rpath
 from core.wheel import parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
 from core.wheel.record import require_listing
 from pytorch_build.check import path_in_site_packages
-from pytorch_build.standalone.libraries import Binary, RocmFile, extract_with_search_path, read_members
+from pytorch_build.standalone.libraries import Binary, copy_stream, read_members
 from rocm_packaging.packages.layouts import Layout, packages, payload_folder
 
 if TYPE_CHECKING:
@@ -109,14 +110,19 @@ def _searching_members(wheel: Path) -> Mapping[str, ZipMember]:
 
 def _patched_member(wheel: Path, member: ZipMember, paths: Sequence[str], scratch: Path) -> Member:
     """Return a member of the new wheel, which is unpacked and patched when its turn comes."""
-    file = RocmFile(
-        path_in_bundle=member.name,
-        root="",
-        wheel_or_file=wheel,
-        member=member,
+
+    def patch() -> Path:
+        target = scratch / member.name
+        copy_stream(MemberStream(wheel, member), target)
+        rpath.rewrite(target, paths)
+        return target
+
+    source = DeferredFile(
+        size=member.size,
+        make=patch,
     )
     return Member(
         name=member.name,
-        source=DeferredFile(size=member.size, make=lambda: extract_with_search_path(file, paths, scratch)),
+        source=source,
         executable=member.is_executable,
     )

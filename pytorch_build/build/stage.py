@@ -18,8 +18,14 @@ from core.run.stage import StageResult
 from core.wheel import CONTENTS, folder_sizes, parse_wheel_name
 from pytorch_build.build import machine, toolchain
 from pytorch_build.build.cache import cache_of_run
-from pytorch_build.build.execution import check_bare_import, check_import, execute, install_requirements
-from pytorch_build.build.gather_facts import needed_parts, observe_facts
+from pytorch_build.build.execution import (
+    check_bare_import,
+    check_import,
+    execute,
+    install_requirements,
+    record_metrics,
+)
+from pytorch_build.build.facts import needed_parts, observe_facts
 from pytorch_build.build.plan import plan_build, plan_environment
 from pytorch_build.build.search_paths import find_search_paths, set_search_paths
 from pytorch_build.check import Expectation, Finding, findings_table, require_no_errors
@@ -70,7 +76,11 @@ def _prepared_environment(work: Work, tree: Path) -> Iterator[RocmSdk | None]:
         if rocm_source is not None and not is_linked:
             rocm_call = stack.enter_context(rocm_source.opened_call(common.cache / "locks", family))
         locked = locked_call(common, request.target, replaced=work.inputs.build_requirements)
-        calls = plan_environment(work.inputs, locked=locked, rocm=rocm_call)
+        calls = plan_environment(
+            work.inputs,
+            locked=locked,
+            rocm=rocm_call,
+        )
 
         # What the tree requires is installed later: other requirements mean another environment.
         requirements = {name: files.sha256(tree / name) for name in _REQUIREMENTS if (tree / name).is_file()}
@@ -80,7 +90,7 @@ def _prepared_environment(work: Work, tree: Path) -> Iterator[RocmSdk | None]:
             calls,
             digest=installer.digest_of_calls(request.target, calls, salt=salt),
             force=common.force,
-            cache_dir=request.options.rocm.pip_cache_dir,
+            cache_dir=request.rocm.pip_cache_dir,
         )
         stack.enter_context(prepared)
         if is_linked:
@@ -103,7 +113,12 @@ def provide_parts(request: BuildRequest) -> None:
     cache_dir = request.context.common.cache
     for name, version in needed_parts(request).items():
         try:
-            toolchain.provide(name, cache_dir, target=request.target, mirrors=request.options.mirrors)
+            toolchain.provide(
+                name,
+                cache_dir,
+                target=request.target,
+                mirrors=request.mirrors,
+            )
         except ServiceError as problem:
             # Wheels that stay on this machine may take Visual Studio's copy; without one the plan refuses.
             console.warn(f"{name} {version} was not downloaded: {problem.message}")
@@ -125,24 +140,25 @@ def _build_wheels(work: Work, tree: Path, rocm: RocmSdk | None, max_jobs: int) -
             cache_use=cache_use,
             max_jobs=max_jobs,
         )
-        plan = plan_build(request.component, work.inputs, facts, clean=request.options.clean)
+        plan = plan_build(request.component, work.inputs, facts, clean=request.clean)
         with console.group(f"requirements of {name}"):
             locked = None
             if plan.as_locked:
                 locked = locked_call(request.context.common, request.target, only=plan.as_locked)
-            install_requirements(request.target, plan, tree, locked, request.options.rocm.pip_cache_dir)
+            install_requirements(request.target, plan, tree, locked, request.rocm.pip_cache_dir)
 
         with console.group(f"build {name}"):
             env = _reproducible_env(request, tree)
-            wheel = execute(
-                plan,
-                tree,
-                request.platform,
-                base_env=env,
-                log=work.stage.log,
-                details=work.details,
-                cache=cache_use,
-            )
+            log = work.stage.log
+            with record_metrics(work.details, log):
+                wheel = execute(
+                    plan,
+                    tree,
+                    request.platform,
+                    base_env=env,
+                    log=log,
+                    cache=cache_use,
+                )
             work.details["disk"] = files.measured(tree)[0]
             if cache_use is not None and (statistics := cache_use.details()) is not None:
                 work.details["compiler_cache"] = statistics
@@ -163,7 +179,7 @@ def _build_wheels(work: Work, tree: Path, rocm: RocmSdk | None, max_jobs: int) -
 
 def _compiler_cache(request: BuildRequest, tree: Path) -> AbstractContextManager[CacheUse | None]:
     """Return the use of the compiler cache that the user chose; of none where none was chosen."""
-    cache = request.options.compiler_cache
+    cache = request.compiler_cache
     if cache is None:
         return nullcontext()
 
@@ -180,7 +196,11 @@ def _compiler_cache(request: BuildRequest, tree: Path) -> AbstractContextManager
         buckets=buckets,
     )
     folders = (tree, request.target.prefix, common.root)
-    return use_cache(run_cache, base_dirs=folders, base_env=request.user_env)
+    return use_cache(
+        run_cache,
+        base_dirs=folders,
+        base_env=request.user_env,
+    )
 
 
 def _reproducible_env(request: BuildRequest, tree: Path) -> Mapping[str, str]:
@@ -208,7 +228,7 @@ def _accept_wheels(work: Work, wheels: tuple[Path, ...]) -> StageResult:
     )
     try:
         with console.group(f"check {request.component.name}"):
-            check_import(request.target, expectation, wheels[0], request.options.rocm.pip_cache_dir)
+            check_import(request.target, expectation, wheels[0], request.rocm.pip_cache_dir)
             # On Linux, also where only ROCm's run-time packages are.
             if work.rocm is not None and not request.platform.windows:
                 torch = work.inputs.dependency("torch")
@@ -229,12 +249,15 @@ def _accept_wheels(work: Work, wheels: tuple[Path, ...]) -> StageResult:
         **work.details,
         CONTENTS: {wheel.name: folder_sizes(wheel) for wheel in wheels},
     }
-    return StageResult(files=wheels, details=details)
+    return StageResult(
+        files=wheels,
+        details=details,
+    )
 
 
 def _check(request: BuildRequest, wheels: Sequence[Path], expectation: Expectation) -> Mapping[str, Any]:
     """Check wheels; return whose policy it was, and which libraries of this machine they need."""
-    policy = request.options.policy or load_policy()
+    policy = request.policy or load_policy()
     options = CheckOptions(
         build_paths=(str(request.context.common.root),),
         policy=policy,

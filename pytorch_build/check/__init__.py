@@ -46,17 +46,29 @@ class Finding:
 
 def error(message: str, where: str = "") -> Finding:
     """Return what makes a wheel unfit."""
-    return Finding(severity="error", where=where, message=message)
+    return Finding(
+        severity="error",
+        where=where,
+        message=message,
+    )
 
 
 def warning(message: str, where: str = "") -> Finding:
     """Return what may be wrong with a wheel."""
-    return Finding(severity="warning", where=where, message=message)
+    return Finding(
+        severity="warning",
+        where=where,
+        message=message,
+    )
 
 
 def note(message: str, where: str = "") -> Finding:
     """Return what is worth knowing of a wheel."""
-    return Finding(severity="note", where=where, message=message)
+    return Finding(
+        severity="note",
+        where=where,
+        message=message,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

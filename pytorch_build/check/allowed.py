@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 from pytorch_build.components import COMPONENTS
-from pytorch_build.components.allowed import Allowed
+from pytorch_build.components.component import Allowed
 from rocm_packaging.packages.layouts import packages
 
 

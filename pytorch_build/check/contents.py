@@ -101,7 +101,11 @@ def _find_forbidden(view: WheelView) -> Iterator[Finding]:
         if names:
             count = f"; there are {len(names)} such files" if len(names) > 1 else ""
             message = f"This is {rule.message}{count}."
-            yield Finding(severity=rule.severity, where=names[0], message=message)
+            yield Finding(
+                severity=rule.severity,
+                where=names[0],
+                message=message,
+            )
 
 
 def _rules_for(distribution: str, policy: Policy) -> Iterator[Forbidden]:
@@ -144,7 +148,11 @@ def _find_refused_names(view: WheelView) -> Iterator[Finding]:
         faults = [fault for name in member.split("/") if (fault := windows_fault(name)) is not None]
         if faults:
             message = f"Windows cannot hold this file: {faults[0]}."
-            yield Finding(severity=severity, where=member, message=message)
+            yield Finding(
+                severity=severity,
+                where=member,
+                message=message,
+            )
 
 
 def _severity_on_windows(view: WheelView) -> Severity | None:
@@ -169,7 +177,11 @@ def _find_case_twins(view: WheelView) -> Iterator[Finding]:
         if len(names) > 1:
             first_name, *twins = names
             message = f"Where case does not count, {twins[0]} takes its place."
-            yield Finding(severity=severity, where=first_name, message=message)
+            yield Finding(
+                severity=severity,
+                where=first_name,
+                message=message,
+            )
 
 
 def name_policy(view: WheelView) -> Iterator[Finding]:

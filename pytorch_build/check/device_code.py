@@ -53,7 +53,10 @@ def file_facts(path: Path) -> DeviceFacts | None:
             archive = kpack.read(stream)
             binaries = frozenset(kernel.binary.rpartition("#")[0] for kernel in archive.kernels)
             targets = frozenset(kernel.target for kernel in archive.kernels)
-            return DeviceFacts(targets=targets, archived=binaries)
+            return DeviceFacts(
+                targets=targets,
+                archived=binaries,
+            )
     if head.startswith(MAGICS):
         return _facts_of_bundles(read_bundles(mapped(path)))
     return None
@@ -139,7 +142,9 @@ def check(view: WheelView) -> Iterator[Finding]:
 
 
 def _check_device_package(
-    view: WheelView, gpu: str, facts_by_member: Mapping[str, DeviceFacts]
+    view: WheelView,
+    gpu: str,
+    facts_by_member: Mapping[str, DeviceFacts],
 ) -> Iterator[Finding]:
     """Check a wheel of device code: it holds what its name says, and nothing else."""
     has_kernels = False
@@ -181,7 +186,9 @@ def _check_bundles(facts_by_member: Mapping[str, DeviceFacts]) -> Iterator[Findi
 
 
 def _compare_targets(
-    view: WheelView, requested_targets: Sequence[str], facts_by_member: Mapping[str, DeviceFacts]
+    view: WheelView,
+    requested_targets: Sequence[str],
+    facts_by_member: Mapping[str, DeviceFacts],
 ) -> Iterator[Finding]:
     code_targets: set[str] = set()
     for facts in facts_by_member.values():

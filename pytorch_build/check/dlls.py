@@ -91,7 +91,11 @@ def _compare_kind(member: str, facts: pe.PeFacts) -> Iterator[Finding]:
 def _find_missing_dlls(surroundings: Surroundings, member: str, facts: pe.PeFacts) -> Iterator[Finding]:
     """Look for each needed DLL; those that are missing for one reason make one finding."""
     for fault, names in _faults(surroundings, member, facts.needed).items():
-        yield replace(fault, message=f"It needs {some(names)}{fault.message}", where=member)
+        yield replace(
+            fault,
+            message=f"It needs {some(names)}{fault.message}",
+            where=member,
+        )
 
     for fault, names in _faults(surroundings, member, facts.delayed).items():
         message = f"It needs {some(names)}{fault.message}"
@@ -99,7 +103,11 @@ def _find_missing_dlls(surroundings: Surroundings, member: str, facts: pe.PeFact
         if fault.severity == "error":
             yield warning(f"{message} It is loaded when it is first called.", member)
         else:
-            yield replace(fault, message=message, where=member)
+            yield replace(
+                fault,
+                message=message,
+                where=member,
+            )
 
 
 def _faults(surroundings: Surroundings, member: str, names: Sequence[str]) -> Mapping[Finding, Sequence[str]]:

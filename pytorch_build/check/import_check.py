@@ -24,9 +24,17 @@ def main() -> int:
     """Import, compare, report."""
     parser = argparse.ArgumentParser(description="Import a distribution's module and compare versions.")
     parser.add_argument("--distribution", required=True)
-    parser.add_argument("--version", required=True, help="the version that must be installed")
+    parser.add_argument(
+        "--version",
+        required=True,
+        help="the version that must be installed",
+    )
     parser.add_argument("--module", required=True)
-    parser.add_argument("--public", action="store_true", help="modules state the version without local part")
+    parser.add_argument(
+        "--public",
+        action="store_true",
+        help="modules state the version without local part",
+    )
     options = parser.parse_args()
 
     with _redirected_output() as report:

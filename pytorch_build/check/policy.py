@@ -20,8 +20,10 @@ from pydantic import Field, field_validator
 from core import files
 from core.data import Model, merged, read_once, read_toml, tables_of_user, user_file, validated
 from pytorch_build.components import COMPONENTS, TORCH
-from pytorch_build.components.allowed import Allowed  # noqa: TC001 - pydantic reads it
-from pytorch_build.components.component import WheelSizes  # noqa: TC001 - pydantic reads it
+from pytorch_build.components.component import (
+    Allowed,  # noqa: TC001 - pydantic reads it
+    WheelSizes,  # noqa: TC001 - pydantic reads it
+)
 
 if TYPE_CHECKING:
     from pytorch_build.check import WheelView

@@ -29,7 +29,9 @@ _MAGICS = (elf.MAGIC, pe.MAGIC, kpack.MAGIC, *device_code.MAGICS)
 
 
 def read_wheel(
-    path: Path, options: CheckOptions, expectation: Expectation | None = None
+    path: Path,
+    options: CheckOptions,
+    expectation: Expectation | None = None,
 ) -> tuple[WheelView, tuple[RecordProblem, ...]]:
     """Return the view of a wheel, and what is wrong with it as an archive.
 
@@ -39,7 +41,11 @@ def read_wheel(
     name = parse_wheel_name(path.name)
     sizes = {member.name: member.size for member in read_archive(path).members if not member.is_folder}
     reader = _MemberReader(sizes, options.build_paths)
-    tap = Tap(wanted=reader.is_wanted, inspect=reader.inspect, folder=options.scratch)
+    tap = Tap(
+        wanted=reader.is_wanted,
+        inspect=reader.inspect,
+        folder=options.scratch,
+    )
     problems = list(verify_record(path, tap=tap, jobs=options.jobs))
     view = WheelView(
         name=name,

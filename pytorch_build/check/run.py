@@ -124,7 +124,9 @@ def _expectation_of(distribution: str, expectations: Mapping[str, Expectation]) 
 
 
 def check_wheel(
-    path: Path, expectation: Expectation | None = None, options: CheckOptions | None = None
+    path: Path,
+    expectation: Expectation | None = None,
+    options: CheckOptions | None = None,
 ) -> tuple[Finding, ...]:
     """Check one wheel. A file that is not a wheel at all is an error finding, so that the others go on."""
     findings, _machine_libraries = check_built_wheel(path, expectation, options or CheckOptions())
@@ -132,7 +134,9 @@ def check_wheel(
 
 
 def check_built_wheel(
-    path: Path, expectation: Expectation | None, options: CheckOptions
+    path: Path,
+    expectation: Expectation | None,
+    options: CheckOptions,
 ) -> tuple[tuple[Finding, ...], frozenset[str]]:
     """Check one wheel; return also which libraries it needs of those that this machine's loader finds."""
     try:
@@ -155,7 +159,13 @@ def _record_finding(filename: str, message: str, where: str) -> Finding:
     sentence = message.removeprefix(f"{filename}: ")
     if sentence.startswith(f"{filename} "):
         sentence = f"The wheel {sentence.removeprefix(f'{filename} ')}"
-    return Finding(severity="error", check=_RECORD_CHECK, wheel=filename, where=where, message=sentence)
+    return Finding(
+        severity="error",
+        check=_RECORD_CHECK,
+        wheel=filename,
+        where=where,
+        message=sentence,
+    )
 
 
 def judge(view: WheelView) -> Iterator[Finding]:
@@ -168,8 +178,16 @@ def judge(view: WheelView) -> Iterator[Finding]:
         elif dlls.is_dll(binary.name):
             subject = "dll"
         for problem in binary.problems:
-            yield replace(error(problem, binary.name), check=subject, wheel=wheel)
+            yield replace(
+                error(problem, binary.name),
+                check=subject,
+                wheel=wheel,
+            )
 
     for subject, rule in _RULES:
         for finding in rule(view):
-            yield replace(finding, check=subject, wheel=wheel)
+            yield replace(
+                finding,
+                check=subject,
+                wheel=wheel,
+            )

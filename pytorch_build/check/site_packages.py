@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from pytorch_build.check import Finding, WheelView
-    from pytorch_build.components.allowed import Allowed
+    from pytorch_build.components.component import Allowed
 
 _MODULE_SUFFIXES = (".py", ".pyc", ".pyi", ".so", ".pyd")
 _SITE_FOLDERS = ("site-packages", "dist-packages")

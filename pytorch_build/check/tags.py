@@ -53,9 +53,16 @@ def _compare_with_members(view: WheelView) -> Iterator[Finding]:
         yield error(f"The tag promises any platform, but {len(compiled)} files are compiled.", compiled[0])
     elif compiled and view.info and view.info.root_is_purelib:
         message = f"Root-Is-Purelib is true, but {len(compiled)} files are compiled."
-        yield Finding(severity=severity, message=message, where=compiled[0])
+        yield Finding(
+            severity=severity,
+            message=message,
+            where=compiled[0],
+        )
     elif not compiled and not is_portable and not device_target(name):
-        yield Finding(severity=severity, message="The tag names a platform, but nothing is compiled.")
+        yield Finding(
+            severity=severity,
+            message="The tag names a platform, but nothing is compiled.",
+        )
 
 
 def _find_extensions_of_other_pythons(view: WheelView) -> Iterator[Finding]:

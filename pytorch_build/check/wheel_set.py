@@ -66,7 +66,12 @@ class _Wheel:
 
     def requirement_error(self, message: str) -> Finding:
         """Return what is wrong with its requirements."""
-        return Finding(severity="error", check="requirements", wheel=self.path.name, message=message)
+        return Finding(
+            severity="error",
+            check="requirements",
+            wheel=self.path.name,
+            message=message,
+        )
 
 
 def _read_wheels(paths: Sequence[Path]) -> Iterator[_Wheel]:
@@ -125,7 +130,12 @@ def _find_missing_parts(wheels: Sequence[_Wheel], distributions: set[str]) -> It
                 f"with an index that has them: pip install {filename.partition('-')[0]}[device-all]."
             )
             severity: Severity = "error" if parts & distributions else "warning"
-            yield Finding(severity=severity, check="device_code", wheel=filename, message=message)
+            yield Finding(
+                severity=severity,
+                check="device_code",
+                wheel=filename,
+                message=message,
+            )
 
 
 def _find_shared_files(paths: Sequence[Path], policy: Policy) -> Iterator[Finding]:
@@ -146,7 +156,13 @@ def _find_shared_files(paths: Sequence[Path], policy: Policy) -> Iterator[Findin
 
     for (first_path, path), places in shared_places.items():
         message = f"{first_path.name} has another file in its place: {some(places)}."
-        yield Finding(severity="error", check="contents", wheel=path.name, where=places[0], message=message)
+        yield Finding(
+            severity="error",
+            check="contents",
+            wheel=path.name,
+            where=places[0],
+            message=message,
+        )
 
 
 def _replaces(path: Path, first_path: Path, policy: Policy) -> bool:
@@ -190,7 +206,9 @@ def _find_differences(wheels: Sequence[_Wheel]) -> Iterator[Finding]:
 
 
 def _check_requirement(
-    wheel: _Wheel, requirement: Requirement, wheels: Sequence[_Wheel]
+    wheel: _Wheel,
+    requirement: Requirement,
+    wheels: Sequence[_Wheel],
 ) -> Iterator[Finding]:
     """Find a requirement on another version than the set has, or on a wheel that requires another ROCm."""
     candidates = _candidates(wheels, canonicalize_name(requirement.name))

@@ -14,14 +14,42 @@ if TYPE_CHECKING:
     from core.run import Platform as PlatformName
     from pytorch_build.build.facts import BuildFacts
     from pytorch_build.build.inputs import BuildInputs
-    from pytorch_build.components.allowed import Allowed
     from pytorch_build.components.steps import BuildSteps
     from pytorch_build.platforms import Platform
 
-    # A recipe is pure, so that a build for Windows can be planned on Linux.
     Recipe = Callable[[BuildInputs, BuildFacts], BuildSteps]
-    # Names what a build links or ships besides ROCm, by the variables of the user and of the torch ref.
     PartsNeeded = Callable[[Platform, Mapping[str, str]], Collection[str]]
+
+
+class Allowed(Model):
+    """What wheels of a distribution may bring.
+
+    Attributes:
+        top_level: Files and folders in site-packages.
+        programs: Console scripts, and files that are installed beside Python.
+        entry_points: ``GROUP:NAME`` of everything that other packages look up.
+        requirements: Distributions that METADATA names, with or without an extra.
+        data_files: Paths below the environment's root, of the wheel's ``.data/data`` and ``.data/headers``.
+        replaces: Distributions that are never installed beside this one, as they hold the same files.
+    """
+
+    top_level: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    entry_points: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
+    data_files: tuple[str, ...] = ()
+    replaces: tuple[str, ...] = ()
+
+    def __or__(self, addition: Allowed) -> Allowed:
+        """Return what either of the two allows."""
+        return Allowed(
+            top_level=self.top_level + addition.top_level,
+            programs=self.programs + addition.programs,
+            entry_points=self.entry_points + addition.entry_points,
+            requirements=self.requirements + addition.requirements,
+            data_files=self.data_files + addition.data_files,
+            replaces=self.replaces + addition.replaces,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,14 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from core.errors import MissingInputError, RocmError, UsageError
-from pytorch_build.components.allowed import Allowed
-from pytorch_build.components.component import Component, MachineNeed, VersionPlace, VersionRule, WheelSizes
+from pytorch_build.components.component import (
+    Allowed,
+    Component,
+    MachineNeed,
+    VersionPlace,
+    VersionRule,
+    WheelSizes,
+)
 from pytorch_build.components.steps import (
     BuildSteps,
     Overlay,
@@ -84,7 +90,7 @@ def torch_steps(inputs: BuildInputs, facts: BuildFacts) -> BuildSteps:
         gpu_targets=inputs.gpu_targets if facts.rocm else (),
         triton_version=inputs.version_of("triton"),
     )
-    overlays = tuple(_overlays(facts))
+    overlays = tuple(_overlays(inputs, facts))
 
     arguments = _build_arguments(facts, overlays, has_attention=has_attention)
 
@@ -215,7 +221,7 @@ def _libuv_variables(inputs: BuildInputs, facts: BuildFacts) -> dict[str, str]:
     if facts.provided.uv:
         return {"libuv_ROOT": str(facts.provided.uv.parent.parent)}
 
-    if is_distributed(facts.platform, {**facts.user_env, **inputs.ref_env}):
+    if is_switched_on("USE_DISTRIBUTED", facts.platform, {**facts.user_env, **inputs.ref_env}):
         raise MissingInputError(
             "torch's distributed needs libuv on Windows.",
             hint="Name one with libuv_ROOT, or build without distributed: USE_DISTRIBUTED=0.",
@@ -223,43 +229,60 @@ def _libuv_variables(inputs: BuildInputs, facts: BuildFacts) -> dict[str, str]:
     return {}
 
 
-def is_distributed(platform: Platform, variables: Mapping[str, str]) -> bool:
-    """Return whether torch is built with distributed, which needs libuv on Windows."""
-    switch = platform.find_variable(variables, "USE_DISTRIBUTED")
-    return switch.upper() not in {"0", "OFF", "NO", "FALSE", "N"}
+def is_switched_on(switch: str, platform: Platform, variables: Mapping[str, str]) -> bool:
+    """Return whether torch is built with what a switch of its CMake code turns off, and nobody has."""
+    value = platform.find_variable(variables, switch)
+    return value.upper() not in {"0", "OFF", "NO", "FALSE", "N"}
 
 
 def parts_needed(platform: Platform, variables: Mapping[str, str]) -> Sequence[str]:
     """Return which parts of the toolchain a build needs: on Windows libuv, and OpenMP's runtime."""
     if not platform.windows:
         return ()
+
+    parts: list[str] = []
     has_own_libuv = bool(platform.find_variable(variables, "libuv_ROOT"))
-    if has_own_libuv or not is_distributed(platform, variables):
-        return ("openmp",)
-    return ("libuv", "openmp")
+    if not has_own_libuv and is_switched_on("USE_DISTRIBUTED", platform, variables):
+        parts.append("libuv")
+    if is_switched_on("USE_OPENMP", platform, variables):
+        parts.append("openmp")
+    return parts
 
 
-def _overlays(facts: BuildFacts) -> Iterator[Overlay]:
+def _overlays(inputs: BuildInputs, facts: BuildFacts) -> Iterator[Overlay]:
     """Yield the files that the wheel carries and upstream's tree does not have."""
     if facts.rocm:
         libraries = preloaded_libraries(facts.platform, facts.rocm.libraries)
-        yield Overlay(path=ROCM_INIT, content=rocm_init_text(libraries, rocm_version=facts.rocm.version))
+        yield Overlay(
+            path=ROCM_INIT,
+            content=rocm_init_text(libraries, rocm_version=facts.rocm.version),
+        )
     if not facts.platform.windows:
         return
 
     provided = facts.provided
+    has_threads = is_switched_on("USE_OPENMP", facts.platform, {**facts.user_env, **inputs.ref_env})
     if provided.openmp:
-        yield Overlay(path=f"torch/lib/{OPENMP_DLL}", source=provided.openmp)
-    elif facts.rocm:
+        yield Overlay(
+            path=f"torch/lib/{OPENMP_DLL}",
+            source=provided.openmp,
+        )
+    elif facts.rocm and has_threads:
         raise MissingInputError(
             f"torch's libraries need {OPENMP_DLL}, and there is none that the wheel may carry.",
             hint="Let the build download it, or name a mirror of its address: --git-mirror.",
         )
     if provided.uv:
-        yield Overlay(path=f"torch/lib/{provided.uv.name}", source=provided.uv)
+        yield Overlay(
+            path=f"torch/lib/{provided.uv.name}",
+            source=provided.uv,
+        )
     # torch's own license-files take these along.
     for name, path in provided.licenses.items():
-        yield Overlay(path=f"third_party/{name}/LICENSE", source=path)
+        yield Overlay(
+            path=f"third_party/{name}/LICENSE",
+            source=path,
+        )
 
 
 def _notes(facts: BuildFacts) -> Iterator[str]:

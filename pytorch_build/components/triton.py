@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.errors import MissingInputError, SourceError
-from pytorch_build.components.allowed import Allowed
-from pytorch_build.components.component import Component, MachineNeed, VersionPlace, VersionRule, WheelSizes
+from pytorch_build.components.component import (
+    Allowed,
+    Component,
+    MachineNeed,
+    VersionPlace,
+    VersionRule,
+    WheelSizes,
+)
 from pytorch_build.components.steps import BuildSteps, build_command, setup_command
 
 if TYPE_CHECKING:

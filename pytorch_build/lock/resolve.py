@@ -169,7 +169,11 @@ class _Search:
             if version_file is not None:
                 paths.append(version_file)
         texts = self.reader.texts(location.origin, location.commit, paths)
-        return replace(self, torch=location, torch_files=texts)
+        return replace(
+            self,
+            torch=location,
+            torch_files=texts,
+        )
 
     def lock(self, project: str) -> LockedProject:
         """Return a project at its commit, with the version that its files state."""

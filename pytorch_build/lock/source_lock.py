@@ -127,7 +127,12 @@ class SourceLock(Document):
     def from_compact(cls, text: str) -> SourceLock:
         """Return the lock of a line that `compact` wrote, if its digest holds."""
         document = json_object(text, where="SOURCE_LOCK")
-        lock = validated(document.get("lock", {}), cls, where="SOURCE_LOCK", table_name="lock")
+        lock = validated(
+            document.get("lock", {}),
+            cls,
+            where="SOURCE_LOCK",
+            table_name="lock",
+        )
         if lock.digest() != document.get("digest"):
             raise DataError(
                 "SOURCE_LOCK: the lock does not have the digest that it came with.",

@@ -34,7 +34,10 @@ def origins(common: Common, ref: TorchRef, mirrors: Mapping[str, str]) -> Origin
     from pytorch_build.sample import ensure_repositories
 
     repositories = ensure_repositories(common.cache / "sample" / "repos")
-    return Origins(repositories=repositories, mirrors=mirrors)
+    return Origins(
+        repositories=repositories,
+        mirrors=mirrors,
+    )
 
 
 # --- Reading ----------------------------------------------------------------------------------

@@ -146,7 +146,10 @@ def _generate(
         work_tree = work_trees / name
         for path, content in contents.items():
             target = work_tree / path
-            target.parent.mkdir(parents=True, exist_ok=True)
+            target.parent.mkdir(
+                parents=True,
+                exist_ok=True,
+            )
             target.write_bytes(content)
 
         submodules: dict[str, str] = {}

@@ -117,7 +117,10 @@ def unchanged_tree(locked: LockedProject, tree: Path, options: CheckoutOptions) 
 
 
 def _repository(locked: LockedProject, tree: Path, options: CheckoutOptions) -> Repository:
-    return Repository(path=tree.absolute(), settings=options.origins.settings(locked.origin))
+    return Repository(
+        path=tree.absolute(),
+        settings=options.origins.settings(locked.origin),
+    )
 
 
 def upstream_commit(tree: Path) -> str:

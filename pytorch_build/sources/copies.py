@@ -82,7 +82,10 @@ class TreeCopy:
 
     def _prepare_repository(self, commit: str) -> None:
         """Let the copy's own repository be at the developer's commit, for what a build asks git."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(
+            parents=True,
+            exist_ok=True,
+        )
         git = Repository(path=self.path)
         git.run("init", "--quiet", "--template=")
         git_folder = self.path / ".git"

@@ -212,7 +212,10 @@ class Repository:
 
     def init(self, address: str, *options: str) -> None:
         """Make the repository where it is missing, and `address` its origin."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(
+            parents=True,
+            exist_ok=True,
+        )
         self.run("init", "--quiet", "--template=", *options)
         set_url = self.run("remote", "set-url", "origin", address, check=False)
         if set_url.returncode != 0:
@@ -360,7 +363,10 @@ class Reader:
         """Return the commits that names of refs stand for, of those that exist."""
         settings = self.origins.settings(origin)
         address = self.origins.address(origin)
-        git = Repository(path=Path.cwd(), settings=settings)
+        git = Repository(
+            path=Path.cwd(),
+            settings=settings,
+        )
         rows = git.answer(origin, "ls-remote", "--", address, *names)
 
         commits: dict[str, str] = {}

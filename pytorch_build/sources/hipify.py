@@ -48,7 +48,11 @@ def hipify(tree: Path) -> None:
     )
     console.echo(f"Rewriting the CUDA sources of {tree} for HIP")
     try:
-        process.capture([sys.executable, SCRIPT], cwd=tree, env=env)
+        process.capture(
+            [sys.executable, SCRIPT],
+            cwd=tree,
+            env=env,
+        )
     except ProcessError as problem:
         raise SourceError(
             f"hipify failed in {tree}: {problem.message}",

@@ -74,7 +74,10 @@ class SnapshotStore:
         """Make the repository where it is missing, and settle what an interrupted git left in it."""
         complete_file = self.path / "complete"
         if not complete_file.is_file():
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(
+                parents=True,
+                exist_ok=True,
+            )
             Repository(path=self.path).run("init", "--quiet", "--bare", "--template=")
             files.write_text(self.path / "info" / "attributes", _NO_FILTERS)
             files.write_text(complete_file, "")
@@ -95,7 +98,10 @@ class SnapshotStore:
         }
         if folder is not None:
             env["GIT_WORK_TREE"] = str(folder)
-        git = Repository(path=folder or self.path, settings=_SETTINGS)
+        git = Repository(
+            path=folder or self.path,
+            settings=_SETTINGS,
+        )
         return git.run(*arguments, env=env, stdin=stdin).stdout
 
     def borrow(self, objects: Path) -> None:
@@ -161,7 +167,10 @@ class _Part:
 
 def _describe(folder: Path, *, path: str, named_commit: str | None) -> _Part:
     """Return the facts of a repository of the tree; `named_commit` is what its parent names."""
-    repository = Repository(path=folder, managed=False)
+    repository = Repository(
+        path=folder,
+        managed=False,
+    )
     query = ("rev-parse", "--git-path", "objects", "--git-path", "info/exclude")
     try:
         output = repository.out(*query, "HEAD^{commit}", "HEAD^{tree}")
@@ -213,7 +222,11 @@ def require_checkout(tree: Path) -> None:
 def take_snapshot(tree: Path, store: SnapshotStore) -> Snapshot:
     """Read all files of a developer's tree into a tree of git; only those are read that have changed."""
     require_checkout(tree)
-    top = _describe(tree, path="", named_commit=None)
+    top = _describe(
+        tree,
+        path="",
+        named_commit=None,
+    )
     if top.commit is None:
         raise SourceError(
             f"{tree} has no commit, so what is built could not be named.",
@@ -232,7 +245,10 @@ def take_snapshot(tree: Path, store: SnapshotStore) -> Snapshot:
     if facts_file.is_file():
         last_facts = json.loads(facts_file.read_text(encoding="utf-8"))
 
-    reading = _Reading(store=store, last_facts=last_facts)
+    reading = _Reading(
+        store=store,
+        last_facts=last_facts,
+    )
     edited = 0
     for part in reading.read_parts(top):
         edited += reading.count_edits(part)
@@ -355,7 +371,12 @@ class _Reading:
         if (folder / name).is_file():
             return name
         if part.commit is None:
-            self.store.run("read-tree", "--empty", folder=part.folder, index=name)
+            self.store.run(
+                "read-tree",
+                "--empty",
+                folder=part.folder,
+                index=name,
+            )
             return name
 
         # The times in the index of the last commit hold for all files that are the same in this one.
@@ -367,7 +388,11 @@ class _Reading:
             ("read-tree", "-m", part.commit),
             ("update-index", "-q", "--refresh", "--ignore-submodules"),
         ):
-            self.store.run(*command, folder=part.folder, index=_NEW_INDEX)
+            self.store.run(
+                *command,
+                folder=part.folder,
+                index=_NEW_INDEX,
+            )
         new_index.replace(folder / name)
         return name
 
@@ -397,7 +422,11 @@ class _Reading:
         excludes = part.excludes
         if excludes.is_file():
             command.append(f"--exclude-from={excludes}")
-        output = self.store.run(*command, folder=part.folder, index=index)
+        output = self.store.run(
+            *command,
+            folder=part.folder,
+            index=index,
+        )
         # A changed file that is ignored no more is listed twice.
         return sorted(set(output.splitlines()), key=unquote)
 

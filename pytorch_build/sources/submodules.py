@@ -1,12 +1,11 @@
 """The submodules of managed trees: listed, checked out at the commits that parents name, and removed."""
 
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from core import console, files
+from core import console, files, temporary
 from core.errors import ProcessError, SourceError
 from pytorch_build.sources.git import TRANSFER_SECONDS, Repository, git_reason, reach_hint
 
@@ -119,4 +118,4 @@ def _remove_broken_clones(git: Repository) -> None:
             _remove_broken_clones(inner)
         elif is_checked_out or clone.exists():
             git.run("submodule", "deinit", "--force", "--", folder, check=False)
-            shutil.rmtree(clone, ignore_errors=True)
+            temporary.remove_tree(clone)

@@ -174,7 +174,7 @@ def managed_tree(request: BuildRequest) -> ManagedTree:
         locked=request.lock.project(project),
         version=request.lock.version(project, gpu=context.gpu),
         path=place(context, project),
-        options=checkout_options(context, request.options.depth, request.options.mirrors, project),
+        options=checkout_options(context, request.depth, request.mirrors, project),
     )
 
 
@@ -193,7 +193,7 @@ def developers_tree(request: BuildRequest, tree: Path) -> DevelopersTree:
         base_version = request.lock.project(project).base_version
 
     if context.gpu:
-        suffix = versions.version_suffix(find_version(context, request.options.rocm))
+        suffix = versions.version_suffix(find_version(context, request.rocm))
     else:
         suffix = versions.cpu_suffix(context.ref.local_label)
     if snapshot.digest is not None:

@@ -105,7 +105,11 @@ class ElfLibrary(Library):
                     elif kind != relative:
                         raise SplitError(f"a wrapper has an unknown relocation type ({kind})")
                     wrapper = wrapper_by_pointer[place]
-                    wrapper_by_pointer[place] = replace(wrapper, address=address, relocation=offset)
+                    wrapper_by_pointer[place] = replace(
+                        wrapper,
+                        address=address,
+                        relocation=offset,
+                    )
                 elif kind == relative and 0 <= addend - code.address < code.size:
                     raise SplitError(f"something besides its wrappers points into {self.CODE} ({place:#x})")
                 offset += _RELOCATION.size
@@ -192,7 +196,10 @@ class ElfLibrary(Library):
         first_page = align(code.offset, self._page)
         start = min(first_page, code.end)
         pages = (code.end - start) // alignment
-        return Hole(start=start, length=pages * alignment)
+        return Hole(
+            start=start,
+            length=pages * alignment,
+        )
 
     def _new_segments(self, hole: Hole, reference_size: int) -> list[Segment]:
         """Return the program headers: that of the device code in two, and one more for the reference."""
@@ -240,7 +247,10 @@ class ElfLibrary(Library):
             rows.append(moved_row)
 
         names_index = self._header.names_section
-        rows[names_index] = rows[names_index]._replace(offset=names_offset, size=names_size)
+        rows[names_index] = rows[names_index]._replace(
+            offset=names_offset,
+            size=names_size,
+        )
         return rows
 
 
@@ -258,7 +268,10 @@ def _cut_segment(segment: Segment, hole: Hole) -> list[Segment]:
 
     size_before = hole.start - segment.offset
     size_after = segment.size - size_before - hole.length
-    before = segment._replace(physical=segment.address, size=size_before)
+    before = segment._replace(
+        physical=segment.address,
+        size=size_before,
+    )
     if not size_after:
         return [before]
 

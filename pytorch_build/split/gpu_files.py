@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from functools import cache
 from pathlib import Path
 
-from core.data import Model, data_file
+from core.data import read_toml
 from core.families import parents, sub_family
 
 TABLE = Path(__file__).with_name("files.toml")
@@ -15,16 +16,10 @@ _FAMILY = re.compile(r"gfx([0-9]+)xx")
 _SUB_FAMILY = re.compile(r"gfx([0-9]+)([0-9a-f])x")
 
 
-class _Rule(Model):
-    holds: str
-    pattern: re.Pattern[str]
-
-
-class _Table(Model):
-    files: tuple[_Rule, ...]
-
-
-_load_table = data_file(TABLE, _Table)
+@cache
+def _patterns() -> Sequence[re.Pattern[str]]:
+    """Return the patterns of the files, each with a group for the GPU."""
+    return [re.compile(row["pattern"]) for row in read_toml(TABLE)["files"]]
 
 
 def gpu_of_file(path: str, targets: Collection[str]) -> str | None:
@@ -32,7 +27,7 @@ def gpu_of_file(path: str, targets: Collection[str]) -> str | None:
 
     `path` is one below the wheel's package, `targets` are those that the wheel has code for.
     """
-    matches = (rule.pattern.fullmatch(path) for rule in _load_table().files)
+    matches = (pattern.fullmatch(path) for pattern in _patterns())
     match = next(filter(None, matches), None)
     if match is None:
         return None
@@ -43,7 +38,11 @@ def gpu_of_file(path: str, targets: Collection[str]) -> str | None:
         return group if is_served else None
     # What follows a target does not matter: MIOpen writes the number of compute units behind it.
     matching_targets = [target for target in targets if gpu.startswith(target)]
-    return max(matching_targets, key=len, default=None)
+    return max(
+        matching_targets,
+        key=len,
+        default=None,
+    )
 
 
 def _group_of(gpu: str) -> str | None:

@@ -165,7 +165,10 @@ class PeLibrary(Library):
         """Return the library without its device code, by the index of each bundle's offset in it."""
         code_index = [section.name for section in self.sections].index(self.CODE)
         code_header = self._header_of(code_index)
-        hole = Hole(start=code.offset, length=self.sections[code_index].filled)
+        hole = Hole(
+            start=code.offset,
+            length=self.sections[code_index].filled,
+        )
         reference_header = self._header_of(len(self.sections))
         first_content = min(section.offset for section in self.sections if section.filled)
         if reference_header + pe.SECTION.size > first_content:

@@ -89,7 +89,10 @@ def split_wheel(
             f"The host wheel takes the name of {fat_wheel.name}, so it needs another folder.",
             hint="Choose one with --output-dir.",
         )
-    output.mkdir(parents=True, exist_ok=True)
+    output.mkdir(
+        parents=True,
+        exist_ok=True,
+    )
     with temporary.folder("split", within=output) as scratch:
         plan = plan_split(
             fat_wheel,
@@ -248,4 +251,7 @@ def _kernel_archive(
 
     size = sum(code_object.length for code_object in code_objects)
     name = f"{package}/{kpack.archive_name(package, gpu)}"
-    return Member(name=name, source=DeferredFile(size=size, make=write))
+    return Member(
+        name=name,
+        source=DeferredFile(size=size, make=write),
+    )

@@ -215,7 +215,10 @@ def _machine(platform: Platform, system_libraries: Sequence[str]) -> Machine:
             has_search_paths=False,
         )
     promised = (*policy.system_libraries, *load_table().linux_libraries, *system_libraries)
-    return Machine(promised=promised, usual=policy.machine_libraries)
+    return Machine(
+        promised=promised,
+        usual=policy.machine_libraries,
+    )
 
 
 def _files_loaded_first(wheel: TorchWheel, builder: BundleBuilder) -> list[RocmFile]:

@@ -106,7 +106,10 @@ def read_binary(stream: BinaryIO, name: str) -> Binary | None:
         )
     pe_facts = pe.read_needs(stream, name)
     if pe_facts is not None:
-        return Binary(name=pe_facts.name, needed=(*pe_facts.needed, *pe_facts.delayed))
+        return Binary(
+            name=pe_facts.name,
+            needed=(*pe_facts.needed, *pe_facts.delayed),
+        )
     return None
 
 
@@ -132,7 +135,10 @@ def read_members(
         if member.size >= _SMALLEST_BINARY and not member.name.endswith(_TEXT_SUFFIXES)
     ]
     # A large file that begins last would be waited for alone.
-    candidates.sort(key=lambda member: member.size, reverse=True)
+    candidates.sort(
+        key=lambda member: member.size,
+        reverse=True,
+    )
 
     binaries: dict[str, Binary] = {}
     with ThreadPoolExecutor() as pool:
@@ -155,31 +161,22 @@ def with_search_path(
     scratch: Path,
 ) -> Path | EditedFile:
     """Return what is written in place of a library: the same bytes with another search path."""
-    if file.member is not None:
-        return extract_with_search_path(file, search, scratch)
-    edited_file = rpath.edited(file.wheel_or_file, search)
-    if edited_file is not None:
-        return edited_file
-    return rpath.patched(file.wheel_or_file, search, scratch / file.path_in_bundle)
-
-
-def extract_with_search_path(
-    file: RocmFile,
-    search: Sequence[str],
-    scratch: Path,
-) -> Path:
-    """Extract a library from its wheel into a folder and set its search path; return the new file."""
-    target = copy_file(file, scratch / file.path_in_bundle)
+    target = scratch / file.path_in_bundle
+    if file.member is None:
+        return rpath.edited(file.wheel_or_file, search) or rpath.patched(file.wheel_or_file, search, target)
+    copy_stream(file.open(), target)
     rpath.rewrite(target, search)
     return target
 
 
-def copy_file(file: RocmFile, target: Path) -> Path:
-    """Copy a file's bytes to another path, and return that."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with file.open() as stream, target.open("wb") as copy:
+def copy_stream(stream: BinaryIO, target: Path) -> None:
+    """Write what a stream holds to a file, and close it."""
+    target.parent.mkdir(
+        parents=True,
+        exist_ok=True,
+    )
+    with stream, target.open("wb") as copy:
         shutil.copyfileobj(stream, copy, _CHUNK)
-    return target
 
 
 # ROCm's files

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from core import files, process, temporary
 from core.archive import Member
-from core.archive.zips import read_archive
+from core.archive.zips import MemberStream, read_archive
 from core.binaries import elf, rpath
 from core.errors import BuildError, CheckError, MissingInputError, WheelError
 from core.wheel import parse_wheel_name
@@ -30,7 +30,7 @@ from core.wheel.editor import Additions, edit_wheel
 from core.wheel.record import require_listing
 from pytorch_build.check import path_in_site_packages
 from pytorch_build.check.policy import Policy, load_policy
-from pytorch_build.standalone.libraries import Binary, RocmFile, copy_file, read_file, read_members
+from pytorch_build.standalone.libraries import Binary, copy_stream, read_binary, read_members
 
 if TYPE_CHECKING:
     from auditwheel.wheel_abi import WheelAbIInfo
@@ -187,7 +187,10 @@ def repair(
     wheel_name = parse_wheel_name(wheel.name)
     old_platforms = {tag.platform for tag in wheel_name.tags}
     if not external and old_platforms == set(platforms):
-        return RepairedWheel(file=None, platform=platform)
+        return RepairedWheel(
+            file=None,
+            platform=platform,
+        )
 
     with temporary.folder("repair-wheel") as scratch:
         members = _patched_members(wheel, patches, scratch)
@@ -305,12 +308,8 @@ def plan_patches(
 
     patches: dict[str, Patch] = {}
     for name, path in sorted(external.items()):
-        library = RocmFile(
-            path_in_bundle=str(path),
-            root="",
-            wheel_or_file=path,
-        )
-        binary = read_file(library) or Binary(name="", needed=())
+        with path.open("rb") as stream:
+            binary = read_binary(stream, str(path)) or Binary(name="", needed=())
         renamed = _renamed_needs(binary, grafted_names)
         member = f"{folder}/{grafted_names[name]}"
         patches[member] = Patch(
@@ -367,23 +366,14 @@ def _patched_members(
     archive = read_archive(wheel)
     members: list[Member] = []
     for number, patch in enumerate(patches):
+        target = scratch / f"{number}.so"
+        is_executable = True
         if patch.source is not None:
-            file = RocmFile(
-                path_in_bundle=patch.member,
-                root="",
-                wheel_or_file=patch.source,
-            )
-            is_executable = True
+            copy_stream(patch.source.open("rb"), target)
         else:
             member = archive.by_name[patch.member]
-            file = RocmFile(
-                path_in_bundle=patch.member,
-                root="",
-                wheel_or_file=wheel,
-                member=member,
-            )
             is_executable = member.is_executable
-        target = copy_file(file, scratch / f"{number}.so")
+            copy_stream(MemberStream(wheel, member), target)
         _apply(patch, target)
         members.append(
             Member(

@@ -140,7 +140,10 @@ def read_licenses(wheels: Iterable[Path]) -> Licenses:
         # Older metadata names licences in words, which cannot be joined.
         with contextlib.suppress(InvalidLicenseExpression):
             expressions.append(canonicalize_license_expression(read_metadata(wheel).license))
-    return Licenses(expression=join_expressions(expressions), files=files)
+    return Licenses(
+        expression=join_expressions(expressions),
+        files=files,
+    )
 
 
 # The Python that loads ROCm
@@ -162,7 +165,10 @@ def read_rocm_init(text: str, where: str) -> Loader:
     version = arguments.get("check_version")
     if not isinstance(version, str):
         version = ""
-    return Loader(names=tuple(names), version=version)
+    return Loader(
+        names=tuple(names),
+        version=version,
+    )
 
 
 def _initialize_process_arguments(text: str) -> dict[str, object]:

@@ -16,7 +16,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -45,11 +45,12 @@ _NVIDIA_ROW = re.compile(r"^(GPU-[^,]*?)\s*,\s*(\d+)\.(\d+)\s*,\s*(.*?)\s*$", re
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One GPU."""
+    """One GPU; the `selector` is the index or UUID that leads a process to it, where variables choose."""
 
     target: str
     uuid: str = ""
     name: str = ""
+    selector: str = ""
 
     def __str__(self) -> str:
         if not self.name:
@@ -66,32 +67,20 @@ class Machine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Device:
-    """A GPU that a process would see, and the index or UUID that selects it."""
-
-    gpu: Gpu
-    selector: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Assignment:
     """The GPUs of one series of processes: all of one architecture."""
 
     target: str
-    devices: tuple[Device, ...]
+    devices: tuple[Gpu, ...]
     env: Environment
-
-    @property
-    def selectors(self) -> Sequence[str]:
-        """What selects the GPUs."""
-        return [device.selector for device in self.devices]
 
     @property
     def description(self) -> str:
         """The GPUs in words: ``gfx942 (0, 1)``."""
         if not self.devices:
             return "no GPU"
-        return f"{self.target} ({', '.join(self.selectors)})"
+        selectors = ", ".join(device.selector for device in self.devices)
+        return f"{self.target} ({selectors})"
 
 
 # What a machine has
@@ -101,19 +90,28 @@ def this_machine() -> Machine:
     """Query the kernel and the vendors' programs."""
     if KFD.exists():
         gpus = kernel_gpus(NODES) or rocminfo_gpus(_output_of("rocminfo"))
-        return Machine(gpus=gpus, vendor="amd")
+        return Machine(
+            gpus=gpus,
+            vendor="amd",
+        )
 
     if NVIDIA.exists() or process.which("nvidia-smi"):
         query = ("--query-gpu=uuid,compute_cap,name", "--format=csv,noheader")
         gpus = nvidia_gpus(_output_of("nvidia-smi", *query))
         has_driver = bool(gpus) or NVIDIA.exists()
-        return Machine(gpus=gpus, vendor="nvidia" if has_driver else "")
+        return Machine(
+            gpus=gpus,
+            vendor="nvidia" if has_driver else "",
+        )
 
     # Windows, and Linux within it, have no /dev/kfd.
     gpus = rocminfo_gpus(_output_of("rocminfo"))
     if not gpus:
         gpus = enumerated_gpus(_output_of("offload-arch"))
-    return Machine(gpus=gpus, vendor="amd" if gpus else "")
+    return Machine(
+        gpus=gpus,
+        vendor="amd" if gpus else "",
+    )
 
 
 def _output_of(program: str, *arguments: str) -> str:
@@ -241,16 +239,15 @@ def assign_gpus(
         return [without_gpu()]
 
 
-def visible(machine: Machine, env: Mapping[str, str]) -> Sequence[Device]:
+def visible(machine: Machine, env: Mapping[str, str]) -> Sequence[Gpu]:
     """List what a process with these variables would see."""
     if machine.vendor == "nvidia":
         if "CUDA_VISIBLE_DEVICES" not in env:
             # By default, its runtime counts in another order than its programs.
-            return [Device(gpu=gpu, selector=gpu.uuid) for gpu in machine.gpus]
+            return [replace(gpu, selector=gpu.uuid) for gpu in machine.gpus]
         return _devices_of(machine.gpus, "CUDA_VISIBLE_DEVICES", env)
 
-    devices_of_rocr = _devices_of(machine.gpus, "ROCR_VISIBLE_DEVICES", env)
-    visible_gpus = [device.gpu for device in devices_of_rocr]
+    visible_gpus = _devices_of(machine.gpus, "ROCR_VISIBLE_DEVICES", env)
     topmost_variable = "HIP_VISIBLE_DEVICES"
     if topmost_variable not in env:
         topmost_variable = "CUDA_VISIBLE_DEVICES"
@@ -261,12 +258,12 @@ def _devices_of(
     gpus: Sequence[Gpu],
     variable: str,
     env: Mapping[str, str],
-) -> Sequence[Device]:
+) -> Sequence[Gpu]:
     """Return the GPUs that a variable leaves, in its order; all where it is not set."""
     if variable not in env:
-        return [Device(gpu=gpu, selector=str(index)) for index, gpu in enumerate(gpus)]
+        return [replace(gpu, selector=str(index)) for index, gpu in enumerate(gpus)]
 
-    devices: list[Device] = []
+    devices: list[Gpu] = []
     indexes: set[int] = set()
     value = env[variable]
     for selector in _selectors_in(value):
@@ -282,7 +279,7 @@ def _devices_of(
                 hint=f"Correct {variable}.",
             )
         indexes.add(index)
-        devices.append(Device(gpu=gpus[index], selector=selector))
+        devices.append(replace(gpus[index], selector=selector))
     return devices
 
 
@@ -345,15 +342,13 @@ def select(
         )
 
     is_any_target = any_vendor and machine.vendor == "nvidia"
-    devices_of_target: dict[str, list[Device]] = {}
+    devices_of_target: dict[str, list[Gpu]] = {}
     for device in devices:
-        target = device.gpu.target
-        if is_any_target or target in targets:
-            devices_of_target.setdefault(target, []).append(device)
+        if is_any_target or device.target in targets:
+            devices_of_target.setdefault(device.target, []).append(device)
     if not devices_of_target:
-        visible_gpus = _list_gpus([device.gpu for device in devices])
         raise CheckError(
-            f"No visible GPU is of {gpu_family} ({', '.join(targets)}): here is {visible_gpus}.",
+            f"No visible GPU is of {gpu_family} ({', '.join(targets)}): here is {_list_gpus(devices)}.",
             hint=_NO_GPU_HINT,
         )
 
@@ -367,7 +362,7 @@ def select(
 
 def _selecting_variables(
     machine: Machine,
-    devices: Sequence[Device],
+    devices: Sequence[Gpu],
     env: Mapping[str, str],
 ) -> Environment:
     """Return the variables with which a process sees these devices alone."""

@@ -116,7 +116,10 @@ def results_of(
         failure = _Failure("error", "no test ran")
     if failure is not None:
         cases[file] = _case_of_failure(file, file, run, failure)
-    return Results(run=run, cases=tuple(cases.values()))
+    return Results(
+        run=run,
+        cases=tuple(cases.values()),
+    )
 
 
 def result_of_script(

@@ -169,7 +169,12 @@ def _read(
     table_name: str,
 ) -> AnyModel:
     try:
-        return validated(values, model, where=where, table_name=table_name)
+        return validated(
+            values,
+            model,
+            where=where,
+            table_name=table_name,
+        )
     except DataError as problem:
         raise DataError(
             problem.message,

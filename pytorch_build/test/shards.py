@@ -133,7 +133,10 @@ def show(plan: Plan, this_shard: Shard) -> None:
     """Print a row per shard, and what this one runs."""
     rows: list[tuple[str, ...]] = []
     for index, names in enumerate(plan.shards, start=1):
-        shard = Shard(index=index, count=len(plan.shards))
+        shard = Shard(
+            index=index,
+            count=len(plan.shards),
+        )
         shard_name = f"{shard} (this one)" if shard == this_shard else str(shard)
         rows.append((shard_name, str(len(names)), console.duration(plan.seconds[index - 1])))
     console.table(("shard", "files", "expected"), rows)
@@ -220,7 +223,11 @@ def durations_for_run(
 
 
 def record_durations(
-    store: Store, outputs: RunOutputs, artifact_group: str, config: str, durations: Durations
+    store: Store,
+    outputs: RunOutputs,
+    artifact_group: str,
+    config: str,
+    durations: Durations,
 ) -> None:
     """Keep what a whole run took, for later ones; files that it did not run keep what was known."""
     key = latest_key(outputs, artifact_group, config)

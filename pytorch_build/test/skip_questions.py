@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -14,15 +13,18 @@ from core import console
 from core.env import installed, require
 from core.errors import CheckError, UsageError
 from core.families import CPU
-from pytorch_build.context import Context, context
+from pytorch_build.context import Context, find_context
 from pytorch_build.lock.stored import stored_lock
 from pytorch_build.test import skip_rules
-from pytorch_build.test.skip_rules import RuleStatus, UnderTest, judge_rules
+from pytorch_build.test.skip_rules import Rule, TestedTorch, current_date, unmet
 
 if TYPE_CHECKING:
     from core.cli.options import Common
     from core.env import Interpreter
     from core.run import Platform
+
+    # Why a rule does not apply, by its name.
+    UnmetConditions = Mapping[str, Sequence[str]]
 
 Question = Literal["list", "explain", "check"]
 QUESTIONS: tuple[Question, ...] = get_args(Question)
@@ -67,24 +69,20 @@ def answer(request: SkipRequest) -> None:
     _refuse_tests(request)
     user_paths = [path.expanduser().absolute() for path in request.skips]
     rules = skip_rules.load(user_paths, skip_rules.FOLDER)
-    tested = _under_test(request)
-    rule_statuses = judge_rules(
-        rules,
-        tested,
-        dt.datetime.now(tz=dt.UTC).date(),
-    )
+    tested = _tested_torch(request)
+    unmet_conditions = {rule.name: unmet(rule, tested) for rule in rules}
     console.say(
         f"{', '.join(tested.gpu_targets) or CPU}, {tested.platform}, Python {tested.python}, "
         f"torch {tested.torch} ({tested.torch_ref}), {tested.config} tests"
     )
     match request.question:
         case "list":
-            _list(rule_statuses, lists_all_rules=request.lists_all_rules)
+            _list(rules, unmet_conditions, lists_all_rules=request.lists_all_rules)
         case "explain":
             for test in request.tests:
-                console.result("\n".join(explanation(test, rule_statuses)))
+                console.result("\n".join(explanation(test, rules, unmet_conditions)))
         case "check":
-            _check(rule_statuses)
+            _check(rules)
 
 
 def _refuse_tests(request: SkipRequest) -> None:
@@ -104,8 +102,8 @@ def _refuse_tests(request: SkipRequest) -> None:
         raise UsageError(f"{request.question} takes no test ids.", hint=hint)
 
 
-def _under_test(request: SkipRequest) -> UnderTest:
-    selection = context(request.common)
+def _tested_torch(request: SkipRequest) -> TestedTorch:
+    context = find_context(request.common)
     torch_version = request.torch_version
     python_version = request.python_version
     if request.common.python is not None:
@@ -113,12 +111,12 @@ def _under_test(request: SkipRequest) -> UnderTest:
         torch_version = torch_version or _installed_torch(target)
         python_version = python_version or target.version
 
-    return UnderTest(
-        gpu_targets=selection.gpu_targets,
+    return TestedTorch(
+        gpu_targets=context.gpu_targets,
         platform=request.os,
         python=python_version or platform.python_version(),
-        torch=torch_version or _torch_of(selection),
-        torch_ref=selection.ref.name,
+        torch=torch_version or _torch_of(context),
+        torch_ref=context.ref.name,
         config=request.config,
     )
 
@@ -131,83 +129,78 @@ def _installed_torch(target: Interpreter) -> str | None:
     return None
 
 
-def _torch_of(selection: Context) -> str:
+def _torch_of(context: Context) -> str:
     """Return the version of torch by the run's source lock, else by the ref's name."""
-    lock = stored_lock(selection)
+    lock = stored_lock(context)
     if lock is not None and "torch" in lock.projects and not lock.project("torch").prebuilt:
-        return lock.version("torch", gpu=selection.gpu)
-    series = re.search(r"\d+\.\d+(?:\.\d+)?$", selection.ref.name)
+        return lock.version("torch", gpu=context.gpu)
+    series = re.search(r"\d+\.\d+(?:\.\d+)?$", context.ref.name)
     if series:
         return series[0]
     raise UsageError(
-        f"The version of torch is unknown: the run has no source lock of {selection.ref.name}.",
+        f"The version of torch is unknown: the run has no source lock of {context.ref.name}.",
         hint="Give it: --torch-version 2.10, or name an environment that has it: --python PATH.",
     )
 
 
-def _list(rule_statuses: Sequence[RuleStatus], *, lists_all_rules: bool) -> None:
+def _list(rules: Sequence[Rule], unmet_conditions: UnmetConditions, *, lists_all_rules: bool) -> None:
     """Print the rules that apply, or all, each with its tests and why it does not apply."""
     lines: list[str] = []
     rule_count = 0
     test_count = 0
-    for rule_status in rule_statuses:
-        tests = rule_status.rule.table.tests
-        if rule_status.applies:
+    for rule in rules:
+        tests = rule.table.tests
+        reasons = unmet_conditions[rule.name]
+        if not reasons:
             rule_count += 1
             test_count += len(tests)
-        if rule_status.applies or lists_all_rules:
-            lines.append(f"{rule_status.rule.name}: {_describe(rule_status)}")
-            lines += [f"    does not apply: {reason}" for reason in rule_status.unmet]
+        if lists_all_rules or not reasons:
+            lines.append(f"{rule.name}: {_describe(rule)}")
+            lines += [f"    does not apply: {reason}" for reason in reasons]
             lines += [f"    {test}" for test in tests]
     if lines:
         console.result("\n".join(lines))
-    console.done(f"{rule_count} of {len(rule_statuses)} rules apply, with {test_count} tests and patterns.")
+    console.done(f"{rule_count} of {len(rules)} rules apply, with {test_count} tests and patterns.")
 
 
-def explanation(test: str, rule_statuses: Sequence[RuleStatus]) -> Sequence[str]:
+def explanation(test: str, rules: Sequence[Rule], unmet_conditions: UnmetConditions) -> Sequence[str]:
     """Explain what becomes of a test: the rules that take it, and those that would elsewhere."""
-    matching_rule_statuses = [
-        rule_status for rule_status in rule_statuses if rule_status.rule.names_test(test)
-    ]
-    lines = [f"{test}: {_describe_fate(matching_rule_statuses)}"]
-    for rule_status in matching_rule_statuses:
-        lines.append(f"  {rule_status.rule.name} takes it: {_describe(rule_status)}")
-        lines += [f"    but it does not apply: {reason}" for reason in rule_status.unmet]
-    return lines
+    fate = "runs, no rule applies to it"
+    best_rank = len(_FATES)
+    lines: list[str] = []
+    for rule in rules:
+        if not rule.names_test(test):
+            continue
+        reasons = unmet_conditions[rule.name]
+        lines.append(f"  {rule.name} takes it: {_describe(rule)}")
+        lines += [f"    but it does not apply: {reason}" for reason in reasons]
+        rank = list(_FATES).index(rule.table.action)
+        if not reasons and rank < best_rank:
+            best_rank = rank
+            fate = f"{_FATES[rule.table.action]}, by {rule.name}"
+    return [f"{test}: {fate}", *lines]
 
 
-def _describe_fate(matching_rule_statuses: Sequence[RuleStatus]) -> str:
-    for action, fate in _FATES.items():
-        for rule_status in matching_rule_statuses:
-            if rule_status.applies and rule_status.rule.table.action == action:
-                return f"{fate}, by {rule_status.rule.name}"
-    return "runs, no rule applies to it"
-
-
-def _describe(rule_status: RuleStatus) -> str:
+def _describe(rule: Rule) -> str:
     """Return what a rule does, why, and until when."""
-    table = rule_status.rule.table
+    table = rule.table
     description = f"{table.action}: {table.reason}"
     if table.issue:
         description += f" ({table.issue})"
     if table.expires:
-        description += f" ({'expired' if rule_status.expired else 'until'} {table.expires})"
+        description += f" ({'expired' if rule.expired(current_date()) else 'until'} {table.expires})"
     return description
 
 
-def _check(rule_statuses: Sequence[RuleStatus]) -> None:
+def _check(rules: Sequence[Rule]) -> None:
     """Refuse rules that have expired; those that are not valid could not be read."""
-    expired_count = 0
-    for rule_status in rule_statuses:
-        if not rule_status.expired:
-            continue
-        expired_count += 1
-        rule = rule_status.rule
+    expired_rules = [rule for rule in rules if rule.expired(current_date())]
+    for rule in expired_rules:
         message = f"{rule.name} expired on {rule.table.expires}: {rule.table.reason}"
         console.error(message, file=str(rule.file))
-    if expired_count:
+    if expired_rules:
         raise CheckError(
-            f"Skip rules that have expired: {expired_count}.",
+            f"Skip rules that have expired: {len(expired_rules)}.",
             hint="Remove each and see whether its tests pass now, or give it a later day.",
         )
-    console.done(f"{len(rule_statuses)} rules are valid, none has expired.")
+    console.done(f"{len(rules)} rules are valid, none has expired.")

@@ -81,7 +81,10 @@ Retries = Annotated[
         le=5,
     ),
 ]
-NonEmpty = Field(default=(), min_length=1)
+NonEmpty = Field(
+    default=(),
+    min_length=1,
+)
 
 
 class RuleTable(Model):
@@ -168,6 +171,11 @@ class Rule:
         )
 
 
+def current_date() -> dt.date:
+    """Return the day by which rules expire."""
+    return dt.datetime.now(tz=dt.UTC).date()
+
+
 def load(user_paths: Sequence[Path] = (), folder: Path = FOLDER) -> Sequence[Rule]:
     """Read the rules: the project's own, then TOML files of the user's, or folders of them."""
     rules: dict[str, Rule] = {}
@@ -206,8 +214,10 @@ def silent_rules(
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnderTest:
-    """What is tested, as far as rules have conditions for it."""
+class TestedTorch:
+    """The torch that is tested, and what on, as far as rules have conditions for it."""
+
+    __test__ = False
 
     gpu_targets: tuple[str, ...]
     platform: str
@@ -217,37 +227,7 @@ class UnderTest:
     config: str = "default"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RuleStatus:
-    """Whether a rule applies, and whether it has expired."""
-
-    rule: Rule
-    unmet: tuple[str, ...]
-    expired: bool
-
-    @property
-    def applies(self) -> bool:
-        """Whether every condition holds."""
-        return not self.unmet
-
-
-def judge_rules(
-    rules: Sequence[Rule],
-    tested: UnderTest,
-    today: dt.date,
-) -> Sequence[RuleStatus]:
-    """Judge every rule: whether it applies, and whether it has expired."""
-    return [
-        RuleStatus(
-            rule=rule,
-            unmet=unmet(rule, tested),
-            expired=rule.expired(today),
-        )
-        for rule in rules
-    ]
-
-
-def unmet(rule: Rule, tested: UnderTest) -> tuple[str, ...]:
+def unmet(rule: Rule, tested: TestedTorch) -> tuple[str, ...]:
     """List the conditions of a rule that do not hold, a sentence each."""
     table = rule.table
     sentences: list[str] = []
@@ -313,18 +293,17 @@ def _contains(specifier: str | None, version: str) -> bool:
 
 def apply_rules(
     rules: Sequence[Rule],
-    tested: UnderTest,
+    tested: TestedTorch,
     today: dt.date,
 ) -> tuple[AppliedRule, ...]:
     """Return the rules that apply, as the plugin takes them; refuse expired ones."""
     applied_rules: list[AppliedRule] = []
     sentences: list[str] = []
-    for rule_status in judge_rules(rules, tested, today):
-        if not rule_status.applies:
+    for rule in rules:
+        if unmet(rule, tested):
             continue
-        rule = rule_status.rule
         applied_rules.append(rule.to_applied_rule())
-        if rule_status.expired:
+        if rule.expired(today):
             sentences.append(f"{rule.file}: {rule.name} expired on {rule.table.expires}: {rule.table.reason}")
     if sentences:
         raise DataError(

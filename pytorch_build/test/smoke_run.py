@@ -177,7 +177,10 @@ def _run_pytest(
     run: Callable[..., object],
 ) -> ProcessRun:
     """Run pytest on the smoke tests; return how it ended, with what it wrote down."""
-    settings = plugin.Settings(root=str(SMOKE_TESTS), events=str(folder))
+    settings = plugin.Settings(
+        root=str(SMOKE_TESTS),
+        events=str(folder),
+    )
     command: list[str | Path] = [target.executable, "-m", "pytest"]
     command += ["-c", SMOKE_TESTS / "pytest.ini"]
     command += ["--rootdir", SMOKE_TESTS]
@@ -187,7 +190,11 @@ def _run_pytest(
 
     ending = process.Ending(returncode=0)
     try:
-        run(command, cwd=folder, env=process.handed_on(**variables))
+        run(
+            command,
+            cwd=folder,
+            env=process.handed_on(**variables),
+        )
     except ProcessError as problem:
         ending = process.Ending(returncode=problem.returncode or 1)
         if not plugin.read_events(folder):
@@ -217,7 +224,10 @@ def _report_of(
         # A file that cannot be collected has tests, too, and their number is unknown.
         if collection.could_collect:
             properties[EXISTING] = str(count)
-        suites[file] = Suite(seconds=seconds[file], properties=properties)
+        suites[file] = Suite(
+            seconds=seconds[file],
+            properties=properties,
+        )
 
     origin = ReportOrigin.of(
         "test_smoke",
@@ -230,7 +240,10 @@ def _report_of(
         suites=suites,
         properties={MAY_SKIP: "0"},
     )
-    return Report(origin=origin, document=document)
+    return Report(
+        origin=origin,
+        document=document,
+    )
 
 
 def _find_skip_reason(

@@ -169,7 +169,12 @@ def _choose_files_for_tested_gpus(
     gpu_targets = targets_to_test(context, versions)
     if layouts.layout_of(versions, where=place) == "split":
         rocm_version = versions[layouts.LIBRARIES]
-        origin.require_devices(gpu_targets, versions, where=place, version=rocm_version)
+        origin.require_devices(
+            gpu_targets,
+            versions,
+            where=place,
+            version=rocm_version,
+        )
 
     gpu_families = context.gpu_family.split(";")
     served_files = [file for file in files if layouts.serves(file.distribution, gpu_families, gpu_targets)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -269,10 +268,12 @@ def _choose_files(bench: Bench, request: TorchTests) -> Mapping[str, TestFile]:
 
 
 def _apply_rules(
-    bench: Bench, request: TorchTests, rules: Sequence[Rule]
+    bench: Bench,
+    request: TorchTests,
+    rules: Sequence[Rule],
 ) -> Sequence[tuple[AppliedRule, ...]]:
     """Return the skip rules that apply, for each of the bench's GPUs."""
-    tested = skip_rules.UnderTest(
+    tested = skip_rules.TestedTorch(
         gpu_targets=bench.context.gpu_targets,
         platform=bench.context.common.outputs.platform,
         python=bench.target.version,
@@ -280,7 +281,7 @@ def _apply_rules(
         torch_ref=bench.context.ref.name,
         config=request.config,
     )
-    today = dt.datetime.now(dt.UTC).date()
+    today = skip_rules.current_date()
     rules_of_gpus: list[tuple[AppliedRule, ...]] = []
     for assignment in bench.assignments:
         # NVIDIA's GPUs stand for the family's.
@@ -347,7 +348,10 @@ def _run_and_report(shard_run: _ShardRun) -> StageResult:
     outcomes = counts(report.document.cases)
     passed = outcomes["passed"] + outcomes["flaky"]
     console.done(f"{stage.name}: {passed} passed")
-    return StageResult(files=(), details=details)
+    return StageResult(
+        files=(),
+        details=details,
+    )
 
 
 def _run_files(shard_run: _ShardRun, scratch: Path) -> Sequence[FileRun]:
@@ -402,7 +406,10 @@ def environment(
     inherited_path = process.handed_on().get("PATH", "")
     changes: dict[str, str | None] = dict.fromkeys(_VARIABLES_OF_BUILDS)
     for variable, name in upstream_tests.load().folders.items():
-        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name).mkdir(
+            parents=True,
+            exist_ok=True,
+        )
         changes[variable] = str(folder / name)
     changes |= {
         **assignment.env,

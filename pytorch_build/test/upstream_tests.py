@@ -116,7 +116,10 @@ def tests_of_tree(tree: Path) -> Tests:
             commit="",
         )
 
-    repository = Repository(path=path, managed=False)
+    repository = Repository(
+        path=path,
+        managed=False,
+    )
     head = repository.commit_of("HEAD") or ""
     upstream_commit = repository.commit_of(UPSTREAM_TAG)
     return Tests(
@@ -183,7 +186,11 @@ def installed_torch(target: Interpreter, env: Mapping[str, str]) -> Torch:
     # Isolated, so that no source tree in the working folder is taken for the wheel.
     command: list[str | Path] = [target.executable, "-I", "-c", read_toml(QUERIES)["torch"]]
     try:
-        completed = process.capture(command, env=env, timeout=_IMPORT_SECONDS)
+        completed = process.capture(
+            command,
+            env=env,
+            timeout=_IMPORT_SECONDS,
+        )
     except ProcessError as problem:
         last_line = problem.output.splitlines()[-1:]
         raise EnvironmentSetupError(
@@ -402,7 +409,10 @@ def choose_files(
         for script in configuration.scripts:
             module = module_name(script)
             if module in modules:
-                files[module] = TestFile(file=script, runner="script")
+                files[module] = TestFile(
+                    file=script,
+                    runner="script",
+                )
     for step in configuration.steps:
         patterns = step.all_files if gpu or include else step.files
         for module in _matching_modules(patterns, modules):

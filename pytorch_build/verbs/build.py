@@ -3,26 +3,28 @@
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from core import console, process
-from core.cli.options import Common, add_platform, common_from, environment
+from core.cli.options import GROUP_OPTIONS, RUN_OPTIONS, Common, add_platform, common_from, environment
 from core.env import Interpreter, engines, require
 from core.errors import EnvironmentSetupError, UsageError, nearest
 from core.run import stage, this_platform
 from core.run.job_files import set_outputs
 from core.status import Pending, Status
 from pytorch_build.build import machine
-from pytorch_build.build.build import Work, perform
+from pytorch_build.build.build import Assumptions, Work, find_work, perform
 from pytorch_build.build.cache import KINDS, CompilerCache, require_store
-from pytorch_build.build.find_work import Assumptions, find_work
-from pytorch_build.build.request import BuildOptions, BuildRequest, request_build
+from pytorch_build.build.request import BuildRequest
 from pytorch_build.components import COMPONENTS, find_component
-from pytorch_build.context import add_source_options, context, mirrors_from
+from pytorch_build.context import Context, add_source_options, find_context, mirrors_from
 from pytorch_build.lock.stored import serving_lock, with_components
 from pytorch_build.sdk import add_rocm_options, rocm_options_from
 from pytorch_build.sources.snapshots import require_checkout
+
+COMMON_OPTIONS = ("torch-ref", *GROUP_OPTIONS, *RUN_OPTIONS, "python", "force", "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -82,8 +84,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="with --dry-run: print the plan as JSON")
 
 
-def build_options_from(arguments: argparse.Namespace, *, platform: str) -> BuildOptions:
-    """Return what the user chose, from parsed arguments."""
+def request_from(arguments: argparse.Namespace, context: Context, target: Interpreter) -> BuildRequest:
+    """Return the build that was asked for, by parsed arguments and the variables of this process."""
     max_jobs: str = arguments.max_jobs
     if max_jobs and not (max_jobs.isascii() and max_jobs.isdecimal()):
         raise UsageError(f"--max-jobs {max_jobs!r} is not a number of compilers.")
@@ -94,17 +96,19 @@ def build_options_from(arguments: argparse.Namespace, *, platform: str) -> Build
 
         policy = load_policy(arguments.policy)  # refused before hours are spent
 
-    own_trees: dict[str, Path] = {}
-    for name in COMPONENTS:
-        tree: Path | None = getattr(arguments, f"own_{name}")
-        if tree is not None:
-            own_trees[name] = tree.resolve()
-    return BuildOptions(
+    # This machine's variables say nothing of another platform.
+    platform = context.common.outputs.platform
+    user_env: Mapping[str, str] = environment() if platform == this_platform() else {}
+    return BuildRequest(
+        context=context,
+        target=target,
+        component=find_component(arguments.project),
+        user_env=user_env,
         rocm=rocm_options_from(arguments, environment()),
-        own_trees=own_trees,
-        gpu_targets=arguments.pytorch_rocm_arch,
+        own_trees=_own_trees_from(arguments),
+        requested_targets=arguments.pytorch_rocm_arch,
         flash_attention=arguments.flash_windows if platform == "windows" else arguments.flash_linux,
-        split=not arguments.no_split,
+        may_split=not arguments.no_split,
         compiler_cache=_compiler_cache_from(arguments),
         max_jobs=max_jobs,
         clean=arguments.clean,
@@ -162,7 +166,7 @@ def run(arguments: argparse.Namespace) -> None:
             hint="Add --dry-run for the plan.",
         )
 
-    request = _request_from(arguments, common, target)
+    request = _find_request(arguments, common, target)
     _warn_of_left_out_targets(request)
     if common.dry_run:
         _dry_run(request, as_json=arguments.json)
@@ -176,27 +180,32 @@ def run(arguments: argparse.Namespace) -> None:
 def look(arguments: argparse.Namespace) -> Status:
     """Return whether the wheel has to be built. Nothing is changed."""
     common = replace(common_from(arguments), dry_run=True)
-    request = _request_from(arguments, common, require(common.python))
-    if request.own_tree is None and serving_lock(request.context, request.options.rocm) is None:
+    request = _find_request(arguments, common, require(common.python))
+    if request.own_tree is None and serving_lock(request.context, request.rocm) is None:
         return Pending(reasons=("its source lock is not resolved",))
 
     work = find_work(request)
     return stage.look(work.stage, work.inputs.to_json())
 
 
-def _request_from(arguments: argparse.Namespace, common: Common, target: Interpreter) -> BuildRequest:
-    """Return the build that was asked for."""
+def _find_request(arguments: argparse.Namespace, common: Common, target: Interpreter) -> BuildRequest:
+    """Return the build that was asked for; refuse own trees that are no checkouts."""
     component = find_component(arguments.project)
-    options = build_options_from(arguments, platform=common.outputs.platform)
-    for tree in options.own_trees.values():
+    for tree in _own_trees_from(arguments).values():
         require_checkout(tree)
-    return request_build(with_components(context(common), component.name), options, target, component)
+    return request_from(arguments, with_components(find_context(common), component.name), target)
+
+
+def _own_trees_from(arguments: argparse.Namespace) -> Mapping[str, Path]:
+    """Return the developer's own trees, by component."""
+    trees = {name: getattr(arguments, f"own_{name}") for name in COMPONENTS}
+    return {name: tree.resolve() for name, tree in trees.items() if tree is not None}
 
 
 def _warn_of_left_out_targets(request: BuildRequest) -> None:
     """Tell a user whose variable, which ROCm's images set, makes the wheel one for a part of its family."""
     if request.left_out_targets:
-        origin = "--pytorch-rocm-arch" if request.options.gpu_targets else "PYTORCH_ROCM_ARCH"
+        origin = "--pytorch-rocm-arch" if request.requested_targets else "PYTORCH_ROCM_ARCH"
         targets = ", ".join(request.left_out_targets)
         console.warn(f"{origin} leaves out {targets} of {request.context.gpu_family}.")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from core import console
-from core.cli.options import Common, common_from
+from core.cli.options import GROUP_OPTIONS, RUN_OPTIONS, Common, common_from
 from core.errors import MissingInputError
 from core.modes import refuse_options
 from core.run import group_name, records
@@ -18,39 +18,51 @@ from pytorch_build.check import Expectation, Finding, findings_json, findings_ta
 from pytorch_build.check.expected import expectations, machine_libraries
 from pytorch_build.check.policy import CheckOptions, load_policy
 from pytorch_build.check.run import check_wheels, find_wheels, loader_libraries
-from pytorch_build.context import Context, context
+from pytorch_build.context import Context, find_context
 from rocm_packaging.packages.layouts import host_distribution
+
+COMMON_OPTIONS = ("torch-ref", *GROUP_OPTIONS, *RUN_OPTIONS, "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    help_text = "what to check (default: the run's PyTorch wheels)"
     paths = parser.add_argument(
-        "paths", nargs="*", type=Path, default=[], metavar="WHEEL|DIR", help=help_text
+        "paths",
+        nargs="*",
+        type=Path,
+        default=[],
+        metavar="WHEEL|DIR",
+        help="what to check (default: the run's PyTorch wheels)",
     )
-    help_text = "your own limits, over those of the checks"
     parser.add_argument(
         "--policy",
         type=Path,
         metavar="FILE",
-        help=help_text,
+        help="your own limits, over those of the checks",
     )
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print the findings as JSON",
+    )
 
     group = parser.add_argument_group("ROCm's wheels")
-    help_text = (
-        "check the ROCm wheels that the run has built, as a set: each finds the libraries that it needs"
+    group.add_argument(
+        "--rocm",
+        action="store_true",
+        help="check the ROCm wheels that the run has built, as a set: each finds the libraries that it needs",
     )
-    group.add_argument("--rocm", action="store_true", help=help_text)
-    help_text = "the version that they must have (default: that of rocm-sdk-core)"
     version = group.add_argument(
         "--version",
         default="",
         metavar="V",
-        help=help_text,
+        help="the version that they must have (default: that of rocm-sdk-core)",
     )
 
-    parser.set_defaults(path_options=[paths], rocm_options=[version])
+    parser.set_defaults(
+        path_options=[paths],
+        rocm_options=[version],
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +111,10 @@ def look(arguments: argparse.Namespace) -> Status:
 
 
 def _check(arguments: argparse.Namespace, common: Common) -> Check:
-    options = CheckOptions(build_paths=(str(common.root),), policy=load_policy(arguments.policy))
+    options = CheckOptions(
+        build_paths=(str(common.root),),
+        policy=load_policy(arguments.policy),
+    )
     if arguments.paths:
         wheels: Sequence[Path] = find_wheels(arguments.paths)
         options = replace(options, loader=loader_libraries())
@@ -110,11 +125,11 @@ def _check(arguments: argparse.Namespace, common: Common) -> Check:
             findings=check_wheels(wheels, options=options),
         )
 
-    run_context = context(common)
+    context = find_context(common)
     if arguments.rocm:
         session = "check_rocm"
         report = "rocm-findings.json"
-        wheels = rocm_wheels(run_context)
+        wheels = rocm_wheels(context)
         # One version of all wheels: this one, else that of the first, which is the core package.
         names = [parse_wheel_name(path.name) for path in wheels]
         version = arguments.version or str(names[0].version)
@@ -124,11 +139,11 @@ def _check(arguments: argparse.Namespace, common: Common) -> Check:
     else:
         session = "check_wheels"
         report = "findings.json"
-        expected_wheels = expectations(run_context)
-        wheels = run_wheels(run_context, expected_wheels)
-        options = replace(options, loader=machine_libraries(run_context))
+        expected_wheels = expectations(context)
+        wheels = run_wheels(context, expected_wheels)
+        options = replace(options, loader=machine_libraries(context))
 
-    reports_prefix = common.outputs.reports_prefix(run_context.artifact_group)
+    reports_prefix = common.outputs.reports_prefix(context.artifact_group)
     return Check(
         session=session,
         wheels=wheels,
@@ -155,15 +170,15 @@ def _json(findings: Sequence[Finding]) -> str:
     return json.dumps(findings_json(findings), indent=2)
 
 
-def rocm_wheels(run_context: Context) -> Sequence[Path]:
+def rocm_wheels(context: Context) -> Sequence[Path]:
     """Return the ROCm wheels that the run has built for the families."""
-    common = run_context.common
+    common = context.common
     store = common.open_for_reading()
     # Families whose development trees contradict each other have groups of their own.
     groups_of_families = [
-        group_name(family, common.build_variant) for family in run_context.gpu_family.split(";")
+        group_name(family, common.build_variant) for family in context.gpu_family.split(";")
     ]
-    for groups in ([run_context.artifact_group], groups_of_families):
+    for groups in ([context.artifact_group], groups_of_families):
         files: list[records.FileRecord] = []
         for group in groups:
             record = records.read(
@@ -177,17 +192,17 @@ def rocm_wheels(run_context: Context) -> Sequence[Path]:
         if keys:
             return [store.fetch(key, common.cache / "fetched") for key in keys]
     raise MissingInputError(
-        f"Run {common.outputs.run_id} has built no ROCm wheels for {run_context.gpu_family}.",
-        hint=f"Build them: nox -s build_rocm -- {run_context.words}. Or name a folder with wheels.",
+        f"Run {common.outputs.run_id} has built no ROCm wheels for {context.gpu_family}.",
+        hint=f"Build them: nox -s build_rocm -- {context.words}. Or name a folder with wheels.",
     )
 
 
-def run_wheels(run_context: Context, expected_wheels: Mapping[str, Expectation]) -> Sequence[Path]:
+def run_wheels(context: Context, expected_wheels: Mapping[str, Expectation]) -> Sequence[Path]:
     """Return the run's wheels of PyTorch projects, those of device code among them."""
-    common = run_context.common
+    common = context.common
     store = common.open_for_reading()
     files: dict[str, records.FileRecord] = {}
-    for record in run_context.records:
+    for record in context.records:
         if record.status == "ok":
             files.update({file.key: file for file in record.files})
 
@@ -199,8 +214,8 @@ def run_wheels(run_context: Context, expected_wheels: Mapping[str, Expectation])
             wheels.append(store.fetch(key, common.cache / "fetched"))
     if not wheels:
         raise MissingInputError(
-            f"Run {common.outputs.run_id} has no wheel of {run_context.ref.name} "
-            f"for {run_context.gpu_family} to check.",
-            hint=f"Build one: nox -s build_torch -- {run_context.words}. Or name a folder with wheels.",
+            f"Run {common.outputs.run_id} has no wheel of {context.ref.name} "
+            f"for {context.gpu_family} to check.",
+            hint=f"Build one: nox -s build_torch -- {context.words}. Or name a folder with wheels.",
         )
     return wheels

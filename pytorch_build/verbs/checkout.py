@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console
-from core.cli.options import common_from, split_list
+from core.cli.options import RUN_OPTIONS, common_from, split_list
 from core.errors import UsageError
 from core.status import Pending, Status, UpToDate
 from pytorch_build.components import COMPONENTS
@@ -25,6 +25,8 @@ from pytorch_build.verbs.resolve import context_of_sources
 if TYPE_CHECKING:
     from pytorch_build.lock.source_lock import SourceLock
     from pytorch_build.sources.checkout import SourceTree
+
+COMMON_OPTIONS = ("torch-ref", "gpu-family", *RUN_OPTIONS, "force")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -66,8 +68,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--depth", type=int, default=1, metavar="N", help="history to fetch (default: 1; 0 for all)"
     )
-    parser.add_argument("--no-hipify", action="store_true", help="leave CUDA sources as they are")
-    parser.add_argument("--no-submodules", action="store_true", help="leave submodules out")
+    parser.add_argument(
+        "--no-hipify",
+        action="store_true",
+        help="leave CUDA sources as they are",
+    )
+    parser.add_argument(
+        "--no-submodules",
+        action="store_true",
+        help="leave submodules out",
+    )
     add_source_options(parser)
     add_rocm_options(parser)
 
@@ -152,16 +162,28 @@ def _resolve_alone(
     source = context.ref.projects[name]
     if arguments.gitrepo_origin:
         origin = absolute_origin(arguments.gitrepo_origin, context.common.root)
-        source = replace(source, origin=origin, own_origin=True)
+        source = replace(
+            source,
+            origin=origin,
+            own_origin=True,
+        )
     if arguments.repo_hashtag:
-        source = replace(source, ref=arguments.repo_hashtag, pin="")
+        source = replace(
+            source,
+            ref=arguments.repo_hashtag,
+            pin="",
+        )
     projects = {name: source}
     # torch's tree has nothing to say about a project that names its own ref, but for the version of some.
     is_stated_by_torch = COMPONENTS[name].version_rule.file_in_torch is not None
     if not arguments.repo_hashtag or is_stated_by_torch:
         projects = {**context.ref.projects, name: source}
 
-    ref = replace(context.ref, projects=projects, components=(name,))
+    ref = replace(
+        context.ref,
+        projects=projects,
+        components=(name,),
+    )
     return resolve(
         ref,
         rocm_version="",

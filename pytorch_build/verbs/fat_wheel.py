@@ -6,20 +6,30 @@ from dataclasses import replace
 from pathlib import Path
 
 from core import console, files
-from core.cli.options import Common, common_from, environment, source_date_epoch, split_list
+from core.cli.options import (
+    GROUP_OPTIONS,
+    RUN_OPTIONS,
+    Common,
+    common_from,
+    environment,
+    source_date_epoch,
+    split_list,
+)
 from core.errors import MissingInputError, UsageError
 from core.families import gpu_targets
 from core.packages.candidates import with_digest
 from core.packages.options import SourceOptions, add_package_source, source_options
 from core.run import records
 from core.wheel import parse_wheel_name
-from pytorch_build.context import Context, context, find_family, find_ref
+from pytorch_build.context import Context, find_context, find_family, find_ref
 from pytorch_build.sdk import RocmOptions, find_version, packages_of
 from pytorch_build.standalone.fat import Request, Result, make
 from rocm_packaging.origin import choose_for_bundles
 from rocm_packaging.packages.layouts import device_target, serves
 
 _SHOWN_USERS = 3
+
+COMMON_OPTIONS = ("torch-ref", *GROUP_OPTIONS, *RUN_OPTIONS, "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +86,7 @@ def run(arguments: argparse.Namespace) -> None:
     rocm = arguments.rocm
     if rocm is None:
         source = source_options(arguments, "rocm-", environment())
-        rocm = _fetch_rocm_wheels(context(common), source, targets)
+        rocm = _fetch_rocm_wheels(find_context(common), source, targets)
 
     rows: list[tuple[str, str, str]] = []
     for torch_wheel, *device_wheels in torch_builds:
@@ -146,16 +156,16 @@ def _torch_builds_of_run(common: Common, targets: Sequence[str]) -> Sequence[Seq
 
 
 def _fetch_rocm_wheels(
-    run_context: Context,
+    context: Context,
     source: SourceOptions,
     targets: Sequence[str],
 ) -> Path:
     """Bring ROCm's wheels into one folder: from the source that is named, else from the run."""
-    common = run_context.common
-    family = run_context.gpu_family
+    common = context.common
+    family = context.gpu_family
     options = RocmOptions(source=source)
-    packages = packages_of(run_context, options)
-    version = find_version(run_context, options)
+    packages = packages_of(context, options)
+    version = find_version(context, options)
     resolution = choose_for_bundles(packages, version, family, targets, common.outputs.platform)
 
     digest = files.digest_of([packages.description, version, family, *targets])

@@ -3,12 +3,14 @@
 import argparse
 
 from core import console
-from core.cli.options import common_from, environment
+from core.cli.options import GROUP_OPTIONS, RUN_OPTIONS, common_from, environment
 from core.env import installer, require
 from core.env.locks import locked_call
 from core.errors import UsageError
-from pytorch_build.context import context
+from pytorch_build.context import find_context
 from pytorch_build.sdk import add_rocm_options, ask_sdk, find_source, find_version, rocm_options_from
+
+COMMON_OPTIONS = ("torch-ref", *GROUP_OPTIONS, *RUN_OPTIONS, "python", "force")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +22,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Install, query, and print the facts."""
     common = common_from(arguments)
     target = require(common.python)
-    group = context(common)
+    group = find_context(common)
     if not group.gpu:
         raise UsageError("Family cpu has no ROCm to install.", hint="Give a GPU family with --gpu-family.")
     options = rocm_options_from(arguments, environment())
@@ -36,7 +38,12 @@ def run(arguments: argparse.Namespace) -> None:
             force=common.force,
             cache_dir=options.pip_cache_dir,
         ):
-            sdk = ask_sdk(target, source, family=group.gpu_family, targets=group.gpu_targets)
+            sdk = ask_sdk(
+                target,
+                source,
+                family=group.gpu_family,
+                targets=group.gpu_targets,
+            )
 
     rows = [
         ("version", sdk.version),

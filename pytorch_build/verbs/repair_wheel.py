@@ -5,16 +5,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from core import console
-from core.cli.options import common_from, environment, source_date_epoch
+from core.cli.options import GROUP_OPTIONS, RUN_OPTIONS, common_from, environment, source_date_epoch
 from pytorch_build.check import require_no_errors
 from pytorch_build.check.expected import expectations
 from pytorch_build.check.run import check_wheel, find_wheels
 from pytorch_build.check.wheel_set import distribution_of
-from pytorch_build.context import context
+from pytorch_build.context import find_context
 from pytorch_build.standalone.fat import platform_of
 from pytorch_build.standalone.portable import analyse, repair
 from pytorch_build.verbs.check_wheels import run_wheels
 from rocm_packaging.packages.layouts import host_distribution
+
+COMMON_OPTIONS = ("torch-ref", *GROUP_OPTIONS, *RUN_OPTIONS, "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -45,8 +47,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.paths:
         wheels = find_wheels(arguments.paths)
     else:
-        run_context = context(common)
-        every_wheel = run_wheels(run_context, expectations(run_context))
+        context = find_context(common)
+        every_wheel = run_wheels(context, expectations(context))
         # No loader of a machine reads wheels of device code.
         wheels = [path for path in every_wheel if not host_distribution(distribution_of(path))]
 
@@ -66,7 +68,13 @@ def run(arguments: argparse.Namespace) -> None:
             continue
 
         epoch = source_date_epoch(environment())
-        repaired = repair(wheel, portability, arguments.output_dir, graft=arguments.graft, epoch=epoch)
+        repaired = repair(
+            wheel,
+            portability,
+            arguments.output_dir,
+            graft=arguments.graft,
+            epoch=epoch,
+        )
         text = "as it was" if repaired.file is None else str(repaired.file.path)
         if repaired.grafted:
             text += f", with {', '.join(repaired.grafted)}"

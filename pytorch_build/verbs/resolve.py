@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core import console
-from core.cli.options import Common, common_from, environment
+from core.cli.options import RUN_OPTIONS, Common, common_from, environment
 from core.errors import UsageError
 from core.families import CPU, gpu_targets
 from core.run import Platform
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _COLUMNS = ("project", "commit", "version", "from")
 _NEEDS_FAMILY = "depends on --gpu-family"
 
+COMMON_OPTIONS = ("torch-ref", "gpu-family", *RUN_OPTIONS, "dry-run")
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
@@ -54,7 +56,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="resolve every torch ref of a plan that `configure` wrote, and complete its cells with versions",
     )
-    parser.add_argument("--compact", action="store_true", help="print the lock as one line, for a job output")
+    parser.add_argument(
+        "--compact",
+        action="store_true",
+        help="print the lock as one line, for a job output",
+    )
     add_source_options(parser)
     add_rocm_options(parser)
 

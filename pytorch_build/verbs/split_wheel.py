@@ -12,6 +12,8 @@ from core.wheel import WheelName, parse_wheel_name
 from pytorch_build.check.run import find_wheels
 from pytorch_build.split.split_wheel import plan_split, split_wheel
 
+COMMON_OPTIONS = ("dry-run",)
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core import console, files, junit
-from core.cli.options import Common, add_platform, common_from
+from core.cli.options import GROUP_OPTIONS, RUN_OPTIONS, Common, add_platform, common_from
 from core.errors import CheckError
 from core.run import RunOutputs, records
 from core.run.records import Record
@@ -16,6 +16,8 @@ from pytorch_build.test import reports, results, shards, summary
 from pytorch_build.test.results import CellResults, Report
 
 _MOST_FAILURES = 20
+
+COMMON_OPTIONS = (*GROUP_OPTIONS, *RUN_OPTIONS, "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

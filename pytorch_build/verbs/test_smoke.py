@@ -5,13 +5,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from core import console
-from core.cli.options import add_group, common_from, environment
+from core.cli.options import GROUP_OPTIONS, RUN_OPTIONS, add_group, common_from, environment
 from core.env import require
 from core.env.locks import locked_call
 from core.packages.options import SourceOptions, options_of_tested_source
 from core.run import stage
 from core.status import Status
-from pytorch_build.context import Context, context
+from pytorch_build.context import Context, find_context
 from pytorch_build.sdk import RocmOptions, add_tested_sources, rocm_options_from
 from pytorch_build.test import installation, reports, smoke_run
 from pytorch_build.test.gpus import Assignment, assign_gpus
@@ -19,6 +19,8 @@ from pytorch_build.test.smoke_run import SmokeRun
 from pytorch_build.test.tested_packages import find_tested_packages, packages_of_run
 
 PASSES_REST = True
+
+COMMON_OPTIONS = ("torch-ref", *GROUP_OPTIONS, *RUN_OPTIONS, "python", "force", "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -63,14 +65,14 @@ def smoke_options_from(arguments: argparse.Namespace) -> SmokeOptions:
 def run(arguments: argparse.Namespace) -> None:
     """Install and test."""
     perform_smoke_tests(
-        context(common_from(arguments), group=arguments.artifact_group), smoke_options_from(arguments)
+        find_context(common_from(arguments), group=arguments.artifact_group), smoke_options_from(arguments)
     )
 
 
 def look(arguments: argparse.Namespace) -> Status:
     """Return whether the run's wheels have to be tested. Nothing is changed."""
     smoke_tests = _plan_smoke_tests(
-        context(common_from(arguments), group=arguments.artifact_group), smoke_options_from(arguments)
+        find_context(common_from(arguments), group=arguments.artifact_group), smoke_options_from(arguments)
     )
     return stage.look(smoke_tests.stage, smoke_tests.inputs)
 
@@ -93,7 +95,10 @@ def perform_smoke_tests(context: Context, options: SmokeOptions) -> None:
                 stack.enter_context(environment)
             else:
                 installation.require_device_code(target, installation.amd_targets([smoke_tests.gpu]))
-            return stage.StageResult(files=(), details=smoke_run.run_smoke_tests(smoke_tests))
+            return stage.StageResult(
+                files=(),
+                details=smoke_run.run_smoke_tests(smoke_tests),
+            )
 
     stage.perform(smoke_tests.stage, smoke_tests.inputs, test_packages)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from core import console, process
-from core.cli.options import Once, add_group, common_from, environment
+from core.cli.options import GROUP_OPTIONS, RUN_OPTIONS, Once, add_group, common_from, environment
 from core.data import read_text
 from core.env import Interpreter, require
 from core.env.installer import Install
@@ -24,7 +24,7 @@ from core.run import Platform, this_platform
 from core.status import Pending, Status
 from pytorch_build.build import container
 from pytorch_build.build.container import ContainerSession
-from pytorch_build.context import Context, add_source_options, context, mirrors_from
+from pytorch_build.context import Context, add_source_options, find_context, mirrors_from
 from pytorch_build.lock.stored import stored_lock
 from pytorch_build.sdk import RocmOptions, add_tested_sources, rocm_options_from
 from pytorch_build.test import container_run, installation, skip_questions, upstream_tests
@@ -39,6 +39,8 @@ from rocm_packaging.origin import named_source, staged_source
 
 PASSES_REST = True
 CONFIGS = ("default", "distributed", "inductor")
+
+COMMON_OPTIONS = ("torch-ref", *GROUP_OPTIONS, *RUN_OPTIONS, "python", "force", "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -109,15 +111,31 @@ def _add_options_of_choice(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="take the tests of this source tree",
     )
-    add("--allow-version-mismatch", action="store_true", help="run tests of another version than torch's")
+    add(
+        "--allow-version-mismatch",
+        action="store_true",
+        help="run tests of another version than torch's",
+    )
 
 
 def _add_options_of_runs(parser: argparse.ArgumentParser) -> None:
     """Declare how tests run."""
     add = parser.add_argument_group("how tests run").add_argument
-    add("--gpus", choices=("unique", "all"), help="GPUs of a process (default: by --config)")
-    add("--allow-no-gpu", action="store_true", help="run even without a GPU of the family")
-    add("--other-gpu", action="store_true", help="run on NVIDIA's GPUs, with a torch made for them")
+    add(
+        "--gpus",
+        choices=("unique", "all"),
+        help="GPUs of a process (default: by --config)",
+    )
+    add(
+        "--allow-no-gpu",
+        action="store_true",
+        help="run even without a GPU of the family",
+    )
+    add(
+        "--other-gpu",
+        action="store_true",
+        help="run on NVIDIA's GPUs, with a torch made for them",
+    )
     add(
         "--workers",
         type=int,
@@ -137,7 +155,11 @@ def _add_options_of_runs(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="limit of a test file",
     )
-    add("--container", action="store_true", help="run in the image that GPU machines test in")
+    add(
+        "--container",
+        action="store_true",
+        help="run in the image that GPU machines test in",
+    )
     add(
         "--image",
         default=container_run.IMAGE,
@@ -156,9 +178,21 @@ def _add_skip_options(parser: argparse.ArgumentParser) -> None:
         metavar="|".join(QUESTIONS),
         help="list what is skipped and why, explain the tests that follow, or check that no rule has expired",
     )
-    add("--os", choices=get_args(Platform), help="another operating system")
-    add("--python-version", metavar="VERSION", help="another version of Python")
-    add("--all", action="store_true", help="list: also rules that do not apply, and why not")
+    add(
+        "--os",
+        choices=get_args(Platform),
+        help="another operating system",
+    )
+    add(
+        "--python-version",
+        metavar="VERSION",
+        help="another version of Python",
+    )
+    add(
+        "--all",
+        action="store_true",
+        help="list: also rules that do not apply, and why not",
+    )
     tests = (
         "-k",
         "--include",
@@ -226,29 +260,29 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _install_and_test(arguments: argparse.Namespace) -> None:
     request = _request(arguments)
-    run_context = context(common_from(arguments), group=arguments.artifact_group)
-    target = require(run_context.common.python)
+    context = find_context(common_from(arguments), group=arguments.artifact_group)
+    target = require(context.common.python)
     # What is impossible is refused before gigabytes are fetched.
-    gpus = _assign_gpus(run_context, arguments, request)
-    if run_context.common.dry_run:
-        source = _describe_source(run_context, arguments)
+    gpus = _assign_gpus(context, arguments, request)
+    if context.common.dry_run:
+        source = _describe_source(context, arguments)
         console.say(f"Would test {source} on {_describe(gpus)}.")
         return
 
     packages = None
     if not arguments.no_install:
-        packages = _find_packages(run_context, target, arguments)
-    tests = _check_out_tests(run_context, request)
+        packages = _find_packages(context, target, arguments)
+    tests = _check_out_tests(context, request)
     rocm = rocm_options_from(arguments, environment())
-    with _prepared_environment(run_context, target, packages, rocm, gpus, tests) as inputs:
+    with _prepared_environment(context, target, packages, rocm, gpus, tests) as inputs:
         torch = _installed_torch(target)
         upstream_tests.require_tools(target)
         console.say(f"torch {torch.version} on {_describe(gpus)}, tests of {tests.tree}")
         # An environment that this stage did not fill may have changed.
-        force = run_context.common.force or not inputs["installed"]
-        common = replace(run_context.common, force=force)
+        force = context.common.force or not inputs["installed"]
+        common = replace(context.common, force=force)
         bench = Bench(
-            context=replace(run_context, common=common),
+            context=replace(context, common=common),
             target=target,
             tests=tests,
             torch=torch,
@@ -264,22 +298,22 @@ def look(arguments: argparse.Namespace) -> Status:
         return Pending(reasons=("its options ask for it",))
 
     request = _request(arguments)
-    run_context = context(common, group=arguments.artifact_group)
+    context = find_context(common, group=arguments.artifact_group)
     target = require(common.python)
-    gpus = _assign_gpus(run_context, arguments, request)
-    tests = _find_tests(run_context, request)
+    gpus = _assign_gpus(context, arguments, request)
+    tests = _find_tests(context, request)
     if tests is None:
         return Pending(reasons=("the tree of its tests is not checked out",))
 
-    packages = _find_packages(run_context, target, arguments)
-    tools = _tools(run_context, target, tests)
+    packages = _find_packages(context, target, arguments)
+    tools = _tools(context, target, tests)
     inputs = installation.recorded_inputs(packages, target, tools)
-    is_prepared = installation.is_prepared(run_context, target, packages, tools=tools)
+    is_prepared = installation.is_prepared(context, target, packages, tools=tools)
     if not is_prepared:
         return Pending(reasons=("its environment does not hold what is tested",))
 
     bench = Bench(
-        context=run_context,
+        context=context,
         target=target,
         tests=tests,
         torch=_installed_torch(target),
@@ -328,10 +362,10 @@ def _limits_from(arguments: argparse.Namespace) -> LimitsTable:
 
 
 def _assign_gpus(
-    run_context: Context, arguments: argparse.Namespace, request: TorchTests
+    context: Context, arguments: argparse.Namespace, request: TorchTests
 ) -> Sequence[Assignment]:
     return assign_gpus(
-        run_context,
+        context,
         environment(),
         policy=arguments.gpus or upstream_tests.configuration(request.config).gpus,
         allow_no_gpu=arguments.allow_no_gpu,
@@ -343,16 +377,16 @@ def _describe(gpus: Sequence[Assignment]) -> str:
     return "; ".join(assignment.description for assignment in gpus)
 
 
-def _describe_source(run_context: Context, arguments: argparse.Namespace) -> str:
+def _describe_source(context: Context, arguments: argparse.Namespace) -> str:
     """Return in words where the tested wheels come from."""
     if arguments.no_install:
         return "what the environment holds"
-    common = run_context.common
+    common = context.common
     options = options_of_tested_source(arguments)
     if options.staged:
-        source = staged_source(options, common, run_context.artifact_group)
+        source = staged_source(options, common, context.artifact_group)
         return f"the wheels of run {common.run_id} from {source.description}"
-    named = named_source(options, common, run_context.gpu_family)
+    named = named_source(options, common, context.gpu_family)
     if named is not None:
         return f"torch from {named.description}"
     return f"the wheels of run {common.run_id}"
@@ -361,39 +395,37 @@ def _describe_source(run_context: Context, arguments: argparse.Namespace) -> str
 # What is tested, with which tests and tools
 
 
-def _find_packages(
-    run_context: Context, target: Interpreter, arguments: argparse.Namespace
-) -> TestedPackages:
+def _find_packages(context: Context, target: Interpreter, arguments: argparse.Namespace) -> TestedPackages:
     rocm = rocm_options_from(arguments, environment())
-    return find_tested_packages(run_context, target, options_of_tested_source(arguments), rocm)
+    return find_tested_packages(context, target, options_of_tested_source(arguments), rocm)
 
 
-def _check_out_tests(run_context: Context, request: TorchTests) -> upstream_tests.Tests:
+def _check_out_tests(context: Context, request: TorchTests) -> upstream_tests.Tests:
     if request.tree is not None:
         return upstream_tests.tests_of_tree(request.tree)
-    lock = stored_lock(run_context)
+    lock = stored_lock(context)
     if lock is None:
         raise MissingInputError(
-            f"Run {run_context.common.run_id} has no source lock of {run_context.ref.name}, so the commit of "
+            f"Run {context.common.run_id} has no source lock of {context.ref.name}, so the commit of "
             "the tests is unknown.",
             hint="Give a source tree with --pytorch-dir, or the lock: nox -s resolve (same --torch-ref).",
         )
-    return upstream_tests.check_out_tests(run_context, lock, request.mirrors)
+    return upstream_tests.check_out_tests(context, lock, request.mirrors)
 
 
-def _find_tests(run_context: Context, request: TorchTests) -> upstream_tests.Tests | None:
+def _find_tests(context: Context, request: TorchTests) -> upstream_tests.Tests | None:
     """Return the tests as they lie there; None where they have to be checked out first."""
     if request.tree is not None:
         return upstream_tests.tests_of_tree(request.tree)
-    lock = stored_lock(run_context)
+    lock = stored_lock(context)
     if lock is None:
         return None
-    return upstream_tests.find_checked_out_tests(run_context, lock, request.mirrors)
+    return upstream_tests.find_checked_out_tests(context, lock, request.mirrors)
 
 
 @contextmanager
 def _prepared_environment(
-    run_context: Context,
+    context: Context,
     target: Interpreter,
     packages: TestedPackages | None,
     rocm: RocmOptions,
@@ -406,23 +438,23 @@ def _prepared_environment(
         yield {"files": {}, "installed": False}
         return
 
-    tools = _tools(run_context, target, tests)
+    tools = _tools(context, target, tests)
     if len(tools) > 1:
         requirements = ", ".join(tools[1].requirements)
         console.say(f"As the tree's own CI, not as the lock: {requirements}")
     with installation.prepared_environment(
-        run_context, target, packages, tools=tools, cache_dir=rocm.pip_cache_dir
+        context, target, packages, tools=tools, cache_dir=rocm.pip_cache_dir
     ):
         yield installation.recorded_inputs(packages, target, tools)
 
 
 def _tools(
-    run_context: Context,
+    context: Context,
     target: Interpreter,
     tests: upstream_tests.Tests,
 ) -> Sequence[Install]:
     """Return the calls that install what tests need: the lock, and what the tree's own CI has otherwise."""
-    locked = locked_call(run_context.common, target, lock=TORCH_TESTS)
+    locked = locked_call(context.common, target, lock=TORCH_TESTS)
     names_in_test_lock: set[str] = set()
     for path in locked.files:
         names_in_test_lock.update(pin.name for pin in parse_lock(read_text(path)))
@@ -430,7 +462,12 @@ def _tools(
     if not requirements:
         return [locked]
 
-    unpinned = locked_call(run_context.common, target, lock=TORCH_TESTS, replaced=requirements)
+    unpinned = locked_call(
+        context.common,
+        target,
+        lock=TORCH_TESTS,
+        replaced=requirements,
+    )
     return [unpinned, Install(requirements=requirements)]
 
 
@@ -457,4 +494,8 @@ def _run_in_container(arguments: argparse.Namespace) -> None:
     devices = Devices()
     if common.gpu_family != CPU:
         devices = container_run.find_devices()
-    container_run.run_in_container(session, image=arguments.image, devices=devices)
+    container_run.run_in_container(
+        session,
+        image=arguments.image,
+        devices=devices,
+    )

@@ -17,7 +17,7 @@ class SampleLibrary:
         version: Its full version; the first number is the SONAME's. "" for a library without one.
         artifact: ``(name, stage)`` of the artifact it belongs to.
         dll: Its file name on Windows, in ``bin``; "" where Windows has no such library.
-        folder: Where it lies below the stage on Linux.
+        folder: Where it lies below the stage on Linux, and on Windows what is linked with in its place.
         rpath: Its RPATH, as a ROCm build sets it.
         needs: The libraries it links to, by short name.
         per_family: Whether it has device code: in it, once a family, or of each target in an archive.

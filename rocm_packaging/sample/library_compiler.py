@@ -112,7 +112,7 @@ class LibraryCompiler:
 
         name, stage = library.artifact
         developed = ArtifactName(name=name, component="dev", target=target).folder(self._root)
-        import_library = developed / stage / "lib" / f"{library.short}.lib"
+        import_library = developed / stage / library.folder / f"{library.short}.lib"
         import_library.parent.mkdir(parents=True, exist_ok=True)
         return [*_DLL_FLAGS, f"-Wl,--out-implib,{import_library}", *self._needed_paths(library)]
 
@@ -122,10 +122,10 @@ class LibraryCompiler:
     def _device_code_options(self, library: SampleLibrary, target: str) -> list[str]:
         if library.short in self._references:
             reference = self._references[library.short]
-            return [f'-D__HIP_KPACK_REF_FILE__="{reference}"', "-DHAS_FATBIN"]
+            return [f'-D__HIP_KPACK_REF_FILE__="{reference.as_posix()}"', "-DHAS_FATBIN"]
         if target in self._bundles:
             return [
-                f'-D__HIP_FATBIN_FILE__="{self._bundles[target]}"',
+                f'-D__HIP_FATBIN_FILE__="{self._bundles[target].as_posix()}"',
                 "-DHAS_FATBIN",
             ]
         return []

@@ -9,7 +9,15 @@ from typing import get_args
 
 from core import console
 from core.cell import GroupCell
-from core.cli.options import Common, add_platform, common_from, environment, source_date_epoch
+from core.cli.options import (
+    GROUP_OPTIONS,
+    RUN_OPTIONS,
+    Common,
+    add_platform,
+    common_from,
+    environment,
+    source_date_epoch,
+)
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
 from core.run import group_name, records, stage
@@ -22,6 +30,8 @@ from rocm_packaging.packages.inputs import inputs_of
 from rocm_packaging.packages.layouts import Layout
 from rocm_packaging.packages.plan import PackagingPlan, make_plan
 from rocm_packaging.sample_refs import brings_sample_rocm
+
+COMMON_OPTIONS = ("torch-ref", *GROUP_OPTIONS, *RUN_OPTIONS, "force", "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from core import console
-from core.cli.options import Common, add_group, common_from
+from core.cli.options import GROUP_OPTIONS, RUN_OPTIONS, Common, add_group, common_from
 from core.env import require
 from core.errors import MissingInputError, UsageError
 from core.families import CPU, default_family, detect, family
@@ -30,6 +30,8 @@ from rocm_packaging.sample_refs import brings_sample_rocm
 from rocm_packaging.selftest import TestRequest, run_tests
 
 _EXTRAS = ("libraries", "devel", "profiler")
+
+COMMON_OPTIONS = ("torch-ref", *GROUP_OPTIONS, *RUN_OPTIONS, "python", "force", "dry-run")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

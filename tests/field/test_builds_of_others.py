@@ -154,6 +154,7 @@ def test_a_relative_store_begins_where_the_user_stands(
         ("ci", "upload", "--from", "source"),
         ("ci", "stage", "--distribution-store", "distribution_store"),
         ("ci", "promote", "--distribution-store", "distribution_store"),
+        ("ci", "report", "--distribution-store", "distribution_store"),
         ("ci", "configure", "--distribution-store", "distribution_store"),
         ("pytorch_build", "test-smoke", "--distribution-store", "distribution_store"),
     ],

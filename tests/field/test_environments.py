@@ -19,6 +19,7 @@ from pytorch_build.sources.git import Reader
 from pytorch_build.sources.snapshots import SnapshotStore, take_snapshot
 from tests.kit.repos import commit_files, run_git
 from tests.kit.servers import RefusingServer, served
+from tests.kit.windows import not_on_windows
 
 
 # https://github.com/python/mypy/issues/15110
@@ -61,8 +62,9 @@ def test_asks_networks_directly_that_need_no_proxy(
 ) -> None:
     # This machine is never asked through a proxy, so it stands for another one.
     monkeypatch.setattr(http, "is_loopback", lambda _host: False)
-    monkeypatch.setenv("NO_PROXY", no_proxy)
+    # Both are one variable on Windows.
     monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("NO_PROXY", no_proxy)
     (tmp_path / "page.html").write_text("an index")
 
     with served(tmp_path) as url, answering(RefusingServer) as proxy:
@@ -149,6 +151,7 @@ def test_writes_wheels_of_a_time_before_1980(tmp_path: Path, epoch: int) -> None
 
 # https://github.com/kisslinux/kiss/issues/295
 # With umask 077 what a person packs can be read by nobody else.
+@not_on_windows("Windows keeps no such permissions")
 def test_files_of_wheels_can_be_read_whatever_the_umask(tmp_path: Path) -> None:
     tool = tmp_path / "hipcc"
     tool.touch(mode=0o700)

@@ -1,14 +1,14 @@
 """Every session calls a verb, every verb says what it does."""
 
-import argparse
 import ast
+import re
 from collections.abc import Iterator
 from importlib import import_module
 
 import pytest
 
 from core.cli import Verb, verb_parser
-from core.cli.options import ROOT
+from core.cli.options import ALL_OPTIONS, ROOT
 from docs.command_tables import Session, all_sessions
 from tests.kit import source_code
 
@@ -33,12 +33,14 @@ SESSIONS = all_sessions()
 
 
 @pytest.mark.parametrize(("package", "verb"), VERBS, ids=VERB_IDS)
-def test_every_verb_takes_the_common_options(package: str, verb: Verb) -> None:
+def test_every_verb_shows_the_common_options_that_it_takes(package: str, verb: Verb) -> None:
     module, parser = verb_parser(package, verb)
+    help_text = parser.format_help()
 
-    assert callable(module.run)
-    assert isinstance(parser, argparse.ArgumentParser)
-    assert "--gpu-family" in parser.format_help()
+    assert set(module.COMMON_OPTIONS) <= set(ALL_OPTIONS)
+    for option in ALL_OPTIONS:
+        is_shown = re.search(rf"  --{option}[ ,\n]", help_text) is not None
+        assert is_shown == (option in module.COMMON_OPTIONS), option
 
 
 @pytest.mark.parametrize(("package", "verb"), VERBS, ids=VERB_IDS)

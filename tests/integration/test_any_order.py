@@ -34,8 +34,8 @@ REBUILD_TRITON = "nox -s build_triton index -- --torch-ref sample --force"
 CHECK = "nox -s check_wheels -- --torch-ref sample"
 FILTERED_SMOKE_TEST = "nox -s test_smoke -- --torch-ref sample -k matmul"
 SMOKE_TEST = "nox -s test_smoke -- --torch-ref sample"
-UPLOAD = "nox -s upload -- --torch-ref sample"
-INDEX = "nox -s index -- --torch-ref sample"
+UPLOAD = "nox -s upload"
+INDEX = "nox -s index"
 REPORT = "nox -s report -- --text"
 CLEAN = "nox -s clean"
 REHEARSE = "invoke release --type rehearsal"
@@ -165,35 +165,49 @@ def draw_sequence(seed: int) -> Sequence[str]:
     return [*beginning, *draw.choices(COMMANDS, k=COMMANDS_OF_A_SEQUENCE)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Workshop:
+    """A clone of one's own for a sequence, as the sample's pipeline has left it."""
+
+    path: Path
+
+    def prepare(self, *, is_built: bool) -> Checkout:
+        """Return the clone after README's first command, or before any.
+
+        It has a second ref and a changed tree.
+        """
+        clone = Clone(path=self.path)
+        if not is_built:
+            sample.delete_outputs(self.path)
+        (self.path / "pytorch-build.toml").write_text(SECOND_REF)
+        clone.run_checked(
+            "nox", "-s", "checkout", "--", "--torch-ref=sample", "--components=torch", "--checkout-dir=tree"
+        )
+        module = self.path / "tree" / "torch" / "__init__.py"
+        module.write_text(f"{module.read_text()}\n# changed\n")
+        return Checkout(clone=clone)
+
+    def run(self, sequence: Sequence[str]) -> None:
+        """Run a sequence of commands, and hold each. README's first command has been run already."""
+        is_built = sequence[0] == BUILD
+        checkout = self.prepare(is_built=is_built)
+        for command in sequence[1:] if is_built else sequence:
+            checkout.hold(command, sequence)
+
+
 @pytest.fixture
-def checkout(sample_run: SampleRun) -> Iterator[Checkout]:
+def workshop(sample_run: SampleRun) -> Iterator[Workshop]:
     with sample.lend_workshop(sample_run) as path:
-        yield Checkout(clone=prepare_clone(path))
-
-
-def prepare_clone(path: Path) -> Clone:
-    """Return a clone as it is before the first command: with a second ref, a changed tree and no outputs."""
-    clone = Clone(path=path)
-    sample.delete_outputs(path)
-    (path / "pytorch-build.toml").write_text(SECOND_REF)
-    clone.run_checked(
-        "nox", "-s", "checkout", "--", "--torch-ref=sample", "--components=torch", "--checkout-dir=tree"
-    )
-    stub = path / "tree" / "torch" / "__init__.py"
-    stub.write_text(f"{stub.read_text()}\n# changed\n")
-    return clone
+        yield Workshop(path=path)
 
 
 @pytest.mark.parametrize(
     "sequence", KNOWN_SEQUENCES, ids=["nothing-built", "rehearsal", "second-ref", "extended-ref"]
 )
-def test_commands_that_once_disturbed_each_other_do_not(checkout: Checkout, sequence: Sequence[str]) -> None:
-    for command in sequence:
-        checkout.hold(command, sequence)
+def test_commands_that_once_disturbed_each_other_do_not(workshop: Workshop, sequence: Sequence[str]) -> None:
+    workshop.run(sequence)
 
 
 @pytest.mark.parametrize("seed", range(DRAWN_SEQUENCES))
-def test_commands_in_any_order_keep_their_promises(checkout: Checkout, seed: int) -> None:
-    sequence = draw_sequence(seed)
-    for command in sequence:
-        checkout.hold(command, sequence)
+def test_commands_in_any_order_keep_their_promises(workshop: Workshop, seed: int) -> None:
+    workshop.run(draw_sequence(seed))

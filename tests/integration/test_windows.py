@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.errors import UsageError
 from tests.kit.clones import ROOT, printed_by
 from tests.kit.sample import clone_repository
 from tests.kit.windows_python import WindowsPython, windows_python
@@ -66,13 +65,6 @@ def test_a_session_finds_the_interpreter_of_its_environment(clone: WindowsClone)
     # In the letters of a pipe and the quotes of cmd.exe.
     assert "\N{REPLACEMENT CHARACTER}" not in printed_by(completed)
     assert "\\u2" not in printed_by(completed)
-
-
-def test_a_flow_on_the_sample_says_what_is_not_built_there(clone: WindowsClone) -> None:
-    completed = clone.run("invoke", "ci", "--torch-ref", "sample")
-
-    assert completed.returncode == UsageError.exit_code
-    assert "sample is built on windows" in completed.stderr
 
 
 def test_passes_the_unit_tests_of_what_is_windows_own(clone: WindowsClone) -> None:

@@ -22,7 +22,7 @@ from core.stores import Store
 from core.wheel import distributions
 from pytorch_build.build.build import Work
 from pytorch_build.build.inputs import BuildInputs, Dependency, inputs_of
-from pytorch_build.build.request import BuildOptions, BuildRequest
+from pytorch_build.build.request import BuildRequest
 from pytorch_build.components import COMPONENTS
 from pytorch_build.context import Context
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
@@ -271,10 +271,6 @@ class SampleBuild:
         """Return the build with changes of what was asked for."""
         return replace(self, request=replace(self.request, **changes))
 
-    def with_options(self, **changes: Any) -> SampleBuild:
-        """Return the build with other options."""
-        return self.requested(options=replace(self.request.options, **changes))
-
     def made_of(self, **changes: Any) -> SampleBuild:
         """Return the build with changes of what it is made of."""
         return replace(self, **changes)
@@ -295,10 +291,12 @@ def request_build(
     """Return the request for a component's wheel of the run."""
     return BuildRequest(
         context=context or run.context(),
-        options=BuildOptions(rocm=RocmOptions(), own_trees=own_trees, mirrors={}),
         target=run.target(),
         component=COMPONENTS[component],
         user_env=user_env,
+        rocm=RocmOptions(),
+        own_trees=own_trees,
+        mirrors={},
     )
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 from tests.kit.binaries import elf_file, pe_file
 from tests.kit.wheels import write_wheel
+from tests.kit.windows import make_link
 
 Platform = Literal["linux", "windows"]
 
@@ -173,8 +174,8 @@ def write_rocm_tree(folder: Path) -> Path:
     write_contents(folder, {**core_files(), **math_files()})
     hip = folder / "lib" / "libamdhip64.so.7"
     hip.rename(hip.with_name("libamdhip64.so.7.1.2"))
-    hip.symlink_to("libamdhip64.so.7.1.2")
-    hip.with_name("libamdhip64.so").symlink_to("libamdhip64.so.7")
+    make_link(hip, "libamdhip64.so.7.1.2")
+    make_link(hip.with_name("libamdhip64.so"), "libamdhip64.so.7")
     return folder
 
 

@@ -4,7 +4,6 @@ import inspect
 import json
 import logging
 import sys
-import threading
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -43,6 +42,7 @@ class RecordingSession:
     commands: list[list[str]] = field(default_factory=list)
     environments: list[dict[str, str]] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
+    answer: str = ""
 
     @property
     def _runner(self) -> SimpleNamespace:
@@ -51,7 +51,8 @@ class RecordingSession:
         for name, function in SESSIONS.items():
             runner = SimpleNamespace(name=name, func=function, posargs=self.posargs)
             runners.append((runner, name in self.waiting))
-        return SimpleNamespace(manifest=SimpleNamespace(list_all_sessions=lambda: runners))
+        manifest = SimpleNamespace(list_all_sessions=lambda: runners)
+        return SimpleNamespace(name=self.name, manifest=manifest)
 
     @property
     def virtualenv(self) -> SimpleNamespace:
@@ -60,9 +61,10 @@ class RecordingSession:
     def install(self, *_words: str, silent: bool) -> None:
         assert silent
 
-    def run(self, *command: str, **options: Any) -> None:
+    def run(self, *command: str, **options: Any) -> str:
         self.commands.append(list(command))
         self.environments.append(options["env"])
+        return self.answer
 
     def error(self, message: str) -> NoReturn:
         raise SessionError(message)
@@ -169,39 +171,38 @@ def test_a_front_door_is_told_where_relative_paths_of_the_user_begin() -> None:
 # Sessions that are named together
 
 
-@pytest.fixture
-def options_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(noxfile, "OPTIONS_CHECKED", threading.Event())
+@pytest.fixture(autouse=True)
+def _no_options_of_another_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noxfile, "POSARGS_OF_SESSIONS", {})
 
 
-@pytest.mark.usefixtures("options_unchecked")
-def test_the_first_of_several_sessions_has_the_options_of_the_later_ones_checked() -> None:
-    session = make_session("build_torch", "--no-split", waiting=["check_wheels", "lint", "build_triton"])
+def test_each_of_several_sessions_gets_the_options_that_it_has() -> None:
+    words = ("--torch-ref=sample", "--force")
+    session = make_session("build_torch", *words, waiting=["check_wheels", "lint", "build_triton"])
+    session.answer = json.dumps({"build_torch": [*words], "check_wheels": ["--torch-ref=sample"]})
 
     SESSIONS["build_torch"].func(session)
+    last_session = make_session("check_wheels", *words)
+    SESSIONS["check_wheels"].func(last_session)
 
-    check, build = session.commands
-    assert check[1:] == ["-m", "core.cli.later_sessions"]
-    assert build[2:5] == ["pytorch_build", "build", "torch"]
-    assert json.loads(session.environments[0]["LATER_SESSIONS"]) == {
-        "build_triton": ["pytorch_build", "build", "triton", "--no-split"],
-        "check_wheels": ["pytorch_build", "check-wheels", "--no-split"],
+    division, build = session.commands
+    assert division[1:] == ["-m", "core.cli.shared_options"]
+    assert json.loads(session.environments[0]["SHARED_OPTIONS"]) == {
+        "front_doors": {
+            "build_torch": ["pytorch_build", "build", "torch"],
+            "build_triton": ["pytorch_build", "build", "triton"],
+            "check_wheels": ["pytorch_build", "check-wheels"],
+        },
+        "options": [*words],
     }
+    assert build[2:5] == ["pytorch_build", "build", "torch"]
+    assert build[-2:] == [*words]
+    (check,) = last_session.commands
+    assert check[2:] == ["pytorch_build", "check-wheels", "--torch-ref=sample"]
 
 
-@pytest.mark.usefixtures("options_unchecked")
-def test_options_of_later_sessions_are_checked_once() -> None:
-    first_session = make_session("build_torch", "--no-split", waiting=["check_wheels"])
-    SESSIONS["build_torch"].func(first_session)
-    second_session = make_session("build_vision", "--no-split", waiting=["check_wheels"])
-
-    assert len(first_session.commands) == 2
-    call_session("build_vision", second_session)
-
-
-@pytest.mark.usefixtures("options_unchecked")
 @pytest.mark.parametrize("words", [[], ["--help"]], ids=["no-options", "help"])
-def test_checks_no_options_where_there_are_none(words: list[str]) -> None:
+def test_divides_no_options_where_there_are_none(words: list[str]) -> None:
     session = make_session("build_torch", *words, waiting=["check_wheels"])
 
     call_session("build_torch", session)

@@ -70,7 +70,11 @@ _STDERR = os.dup(2)
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the option."""
     group = parser.getgroup("wheel tests")
-    group.addoption("--wheel-tests", metavar="FILE", help="JSON: skip rules, excluded tests, the events")
+    group.addoption(
+        "--wheel-tests",
+        metavar="FILE",
+        help="JSON: skip rules, excluded tests, the events",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -102,7 +106,10 @@ class EventWriter:
     """Writes JSON lines, each flushed before the next thing happens."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(
+            parents=True,
+            exist_ok=True,
+        )
         self._process_id = os.getpid()
         path = folder / f"{self._process_id}.jsonl"
         self._stream = path.open("w", encoding="utf-8")
@@ -244,7 +251,11 @@ class WheelTests:
         pytest-timeout has stopped it before, but for one that holds the GIL or blocks signals.
         """
         if self._watch_seconds is not None and self._events.is_ours:
-            faulthandler.dump_traceback_later(self._watch_seconds, exit=True, file=_STDERR)
+            faulthandler.dump_traceback_later(
+                self._watch_seconds,
+                exit=True,
+                file=_STDERR,
+            )
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep a phase's report; write the attempt down when it has ended."""

@@ -69,10 +69,25 @@ def test_refuses_a_ref_of_which_nothing_is_built_on_this_platform(monkeypatch: p
     monkeypatch.setattr(run, "sys", SimpleNamespace(platform="win32"))
 
     with pytest.raises(UsageError) as raised:
-        flow.run_ref(Common(torch_ref="sample", dry_run=True))
+        flow.run_ref(Common(torch_ref="release/2.8", gpu_family=FAMILY, dry_run=True))
 
-    assert "sample is built on windows" in raised.value.message
-    assert "build_rocm" in raised.value.hint
+    assert "release/2.8 is built on windows" in raised.value.message
+    assert "docs/support.md" in raised.value.hint
+
+
+def test_builds_of_the_sample_on_windows_what_is_built_of_pytorch_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "sys", SimpleNamespace(platform="win32"))
+
+    flow.run_ref(Common(torch_ref="sample", dry_run=True))
+
+    printed = capsys.readouterr()
+    assert "build_torch" in printed.out
+    assert "build_audio" in printed.out
+    assert "build_vision" in printed.out
+    assert "build_triton" not in printed.out
+    assert "build_apex: left out" in printed.err
 
 
 def test_a_layout_is_for_the_packages_of_rocm_alone(capsys: pytest.CaptureFixture[str]) -> None:

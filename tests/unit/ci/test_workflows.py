@@ -20,7 +20,7 @@ from ci.plan.inputs import Inputs
 from ci.plan.job_variables import DispatchedJob, JobValues, job_variables
 from ci.plan.outputs import outputs
 from core.cli import verb_parser
-from core.cli.options import ROOT
+from core.cli.options import ROOT, WithoutEffect
 from core.errors import UsageError
 from core.run.plan import job_outputs
 from docs.command_tables import all_sessions
@@ -113,7 +113,8 @@ def options_of(session: str) -> set[str]:
     _module, parser = verb_parser(package, verb)
     options: set[str] = set()
     for action in parser._actions:
-        options.update(action.option_strings)
+        if not isinstance(action, WithoutEffect):
+            options.update(action.option_strings)
     return options
 
 

@@ -1,9 +1,12 @@
+import ctypes
 import errno
 import hashlib
 import os
 import shutil
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -203,6 +206,40 @@ def test_names_the_file_in_use_that_keeps_a_folder(tmp_path: Path) -> None:
 
     assert str(path) in raised.value.message
     assert "open" in raised.value.hint
+
+
+@not_on_linux("Linux removes libraries that are loaded")
+@pytest.mark.parametrize(
+    "change",
+    [files.remove_folder, lambda folder: files.write_text(folder / "a.dll", "")],
+    ids=["remove", "replace"],
+)
+def test_names_the_dll_that_a_program_has_loaded(tmp_path: Path, change: Callable[[Path], object]) -> None:
+    dll = tmp_path / "bin" / "a.dll"
+    dll.parent.mkdir()
+    # Any small one does.
+    shutil.copyfile(next(Path(sys.base_prefix).rglob("libffi-8.dll")), dll)
+
+    with loaded(dll), pytest.raises(MachineError) as raised:
+        change(dll.parent)
+
+    assert str(dll) in raised.value.message
+    assert "in use" in raised.value.hint
+    assert dll.is_file()
+
+
+@contextmanager
+def loaded(dll: Path) -> Iterator[None]:
+    """Load a DLL into this process while the block runs."""
+    # Type checkers know no such library on other systems.
+    kernel = vars(ctypes)["WinDLL"]("kernel32")
+    kernel.LoadLibraryW.restype = ctypes.c_void_p
+    handle = ctypes.c_void_p(kernel.LoadLibraryW(str(dll)))
+    assert handle.value is not None
+    try:
+        yield
+    finally:
+        kernel.FreeLibrary(handle)
 
 
 def test_sweeps_the_workspace_of_a_killed_process(tmp_path: Path) -> None:

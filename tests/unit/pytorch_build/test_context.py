@@ -3,7 +3,7 @@ import pytest
 from core.errors import UsageError
 from core.run.records import record_name
 from pytorch_build import context as context_module
-from pytorch_build.context import context
+from pytorch_build.context import find_context
 from tests.kit.builds import LocalRun
 
 TWO_FAMILIES = "gfx94X-dcgpu-gfx110X-all"
@@ -16,7 +16,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_familys_wheels_may_lie_in_a_group_of_several(run: LocalRun) -> None:
-    run_context = context(run.common(gpu_family="gfx110X-all"), group=TWO_FAMILIES)
+    run_context = find_context(run.common(gpu_family="gfx110X-all"), group=TWO_FAMILIES)
 
     assert run_context.artifact_group == TWO_FAMILIES
     assert run_context.gpu_family == "gfx110X-all"
@@ -24,7 +24,7 @@ def test_one_familys_wheels_may_lie_in_a_group_of_several(run: LocalRun) -> None
 
 
 def test_a_group_is_for_its_own_families_where_none_is_named(run: LocalRun) -> None:
-    run_context = context(run.common(), group=TWO_FAMILIES)
+    run_context = find_context(run.common(), group=TWO_FAMILIES)
 
     assert run_context.gpu_family == "gfx94X-dcgpu;gfx110X-all"
     assert record_name("test_smoke", run_context.cell("cp312")) == "test_smoke-sample-cp312"
@@ -40,7 +40,7 @@ def test_a_group_is_for_its_own_families_where_none_is_named(run: LocalRun) -> N
 def test_a_record_in_the_group_of_one_family_does_not_name_it(
     run: LocalRun, group: str, group_name: str
 ) -> None:
-    run_context = context(run.common(gpu_family="gfx942"), group=group)
+    run_context = find_context(run.common(gpu_family="gfx942"), group=group)
 
     assert run_context.group == group_name
     assert record_name("test_smoke", run_context.cell("cp312")) == "test_smoke-sample-cp312"
@@ -48,7 +48,7 @@ def test_a_record_in_the_group_of_one_family_does_not_name_it(
 
 def test_refuses_a_group_of_other_families(run: LocalRun) -> None:
     with pytest.raises(UsageError) as caught:
-        context(run.common(gpu_family="gfx1201"), group=TWO_FAMILIES)
+        find_context(run.common(gpu_family="gfx1201"), group=TWO_FAMILIES)
 
     assert TWO_FAMILIES in caught.value.message
     assert "gfx1201" in caught.value.message
@@ -59,7 +59,7 @@ def test_defaults_are_the_nightly_ref_and_this_machines_family(
 ) -> None:
     monkeypatch.setattr(context_module, "detect", lambda: ("gfx942",))
 
-    run_context = context(run.common(torch_ref=""))
+    run_context = find_context(run.common(torch_ref=""))
 
     printed = capsys.readouterr().err
     assert run_context.ref.name == "nightly"
@@ -71,7 +71,7 @@ def test_defaults_are_the_nightly_ref_and_this_machines_family(
 @pytest.mark.usefixtures("no_gpu")
 def test_a_machine_without_a_gpu_needs_a_family(run: LocalRun) -> None:
     with pytest.raises(UsageError) as caught:
-        context(run.common(torch_ref=""))
+        find_context(run.common(torch_ref=""))
 
     for option in ("gfx94X-dcgpu", "--gpu-family cpu", "--torch-ref sample"):
         assert option in str(caught.value)
@@ -79,7 +79,7 @@ def test_a_machine_without_a_gpu_needs_a_family(run: LocalRun) -> None:
 
 @pytest.mark.usefixtures("no_gpu")
 def test_the_sample_has_a_family_of_its_own(run: LocalRun) -> None:
-    assert context(run.common(torch_ref="sample")).gpu_family == "gfx94X-dcgpu"
+    assert find_context(run.common(torch_ref="sample")).gpu_family == "gfx94X-dcgpu"
 
 
 @pytest.mark.parametrize(
@@ -92,6 +92,6 @@ def test_the_sample_has_a_family_of_its_own(run: LocalRun) -> None:
 )
 def test_refuses_unknown_names_with_the_nearest(run: LocalRun, options: dict[str, str], name: str) -> None:
     with pytest.raises(UsageError) as caught:
-        context(run.common(**options))
+        find_context(run.common(**options))
 
     assert name in str(caught.value)

@@ -6,7 +6,7 @@ from tests.kit.platforms import LINUX, WINDOWS
 
 
 def test_windows_compiles_with_the_clang_of_rocm() -> None:
-    assert WINDOWS.compiler_settings(PureWindowsPath("C:/rocm")) == {
+    assert WINDOWS.compiler_settings(PureWindowsPath("C:/rocm"), {"PATH": "C:/mingw"}) == {
         "CC": r"C:\rocm\lib\llvm\bin\clang-cl.exe",
         "CXX": r"C:\rocm\lib\llvm\bin\clang-cl.exe",
         "HIP_CLANG_PATH": "C:/rocm/lib/llvm/bin",
@@ -14,7 +14,14 @@ def test_windows_compiles_with_the_clang_of_rocm() -> None:
 
 
 def test_windows_without_rocm_compiles_as_it_is_set_up() -> None:
-    assert WINDOWS.compiler_settings(None) == {}
+    assert WINDOWS.compiler_settings(None, {}) == {}
+
+
+@pytest.mark.parametrize("variables", [{"CC": "gcc", "CXX": "g++"}, {"cxx": "g++"}], ids=["both", "one"])
+def test_windows_compiles_with_the_compilers_that_the_user_names(variables: dict[str, str]) -> None:
+    settings = WINDOWS.compiler_settings(PureWindowsPath("C:/rocm"), variables)
+
+    assert settings == {"HIP_CLANG_PATH": "C:/rocm/lib/llvm/bin"}
 
 
 BASE = {"OPENBLAS_HOME": "old", "Gone": "1", "KEPT": "1"}

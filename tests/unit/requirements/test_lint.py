@@ -6,12 +6,14 @@ from core.errors import CheckError, MissingInputError
 from requirements import lint
 from tests.kit.machines import Answer, Call, answer_processes, put_on_path
 
-ALWAYS_RUN = [linter.command[0] for linter in lint.LINTERS if not linter.optional]
+PROGRAMS = [linter.command[0] for linter in lint.LINTERS]
+# Python packages bring all of them but one.
+ALWAYS_RUN = [program for program in PROGRAMS if program != "actionlint"]
 
 
 def arguments_of(program: str) -> list[set[str]]:
     """Return the words of each call of a linter in this repository."""
-    commands = lint.commands(lint.ROOT, [])
+    commands = lint.list_commands(lint.ROOT, [])
     return [set(command[1:]) for command in commands if command[0] == program]
 
 
@@ -52,14 +54,14 @@ def test_looks_for_dangerous_workflows_without_a_network() -> None:
 
 
 def test_gives_only_ruffs_rules_what_a_person_adds() -> None:
-    commands = lint.commands(lint.ROOT, ["--fix", "ci"])
+    commands = lint.list_commands(lint.ROOT, ["--fix", "ci"])
 
     assert [command for command in commands if "--fix" in command] == [["ruff", "check", "--fix", "ci"]]
 
 
 def test_a_linter_without_files_is_a_failure(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match="cfn-lint"):
-        lint.commands(tmp_path, [])
+        lint.list_commands(tmp_path, [])
 
 
 # Findings
@@ -73,7 +75,7 @@ def findings() -> set[str]:
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, findings: set[str]) -> list[Call]:
-    """Return the calls of linters, on a machine that has them all but for the optional ones."""
+    """Return the calls of linters, on a machine that has them all but for actionlint."""
     put_on_path(monkeypatch, tmp_path / "bin", ALWAYS_RUN)
     return answer_processes(monkeypatch, lambda call: Answer(status=1 if call.program in findings else 0))
 

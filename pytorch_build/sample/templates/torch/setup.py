@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent
 VERSIONS = runpy.run_path(str(ROOT / "tools/generate_torch_version.py"))
 
 PASSED_PREFIXES = ("BUILD_", "USE_", "CMAKE_")
+LIBRARIES = ("*.pyd", "lib/*.dll", "lib/*.lib") if sys.platform == "win32" else ("*.so", "lib/*.so")
 PASSED_NAMES = ("PYTORCH_ROCM_ARCH", "ROCM_HOME", "BLAS", "OpenBLAS_HOME", "OpenBLAS_LIB_NAME")
 
 
@@ -37,7 +38,8 @@ def cmake_options(environ):
     options |= {name: environ[name] for name in PASSED_NAMES if name in environ}
     options.setdefault("CMAKE_BUILD_TYPE", "Debug" if environ.get("DEBUG") == "1" else "Release")
     options |= {"CMAKE_INSTALL_PREFIX": str(ROOT / "torch"), "Python_EXECUTABLE": sys.executable}
-    return [f"-D{name}={value}" for name, value in options.items()]
+    # A backslash, as in Windows' paths, begins an escape in CMake's texts.
+    return [f"-D{name}={value}".replace("\\", "/") for name, value in options.items()]
 
 
 def build_deps():
@@ -71,7 +73,7 @@ def install_requires():
 setup(
     version=VERSIONS["get_torch_version"](),
     packages=find_packages(include=["torch", "torch.*"]),
-    package_data={"torch": ["*.so", "bin/*", "lib/*.so", "lib/aotriton.images/**/*", "include/**/*.h"]},
+    package_data={"torch": [*LIBRARIES, "bin/*", "lib/aotriton.images/**/*", "include/**/*.h"]},
     install_requires=install_requires(),
     distclass=BinaryDistribution,
     cmdclass={"build": BuildWithDeps},

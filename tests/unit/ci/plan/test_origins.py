@@ -15,7 +15,7 @@ from ci.plan.origins import Search, completed, groups_that_need_rocm
 from core.cli.options import Common
 from core.errors import FatalError, MissingInputError, UsageError
 from core.run import Platform
-from core.run.plan import Plan, PlannedJob, RocmOrigin, RocmPackages, Variant
+from core.run.plan import Plan, PlannedGroup, PlannedJob, RocmOrigin, RocmPackages
 from tests.kit.github_runs import FakeGitHub, github_run
 from tests.kit.planning import (
     REPOSITORY,
@@ -36,9 +36,9 @@ LINUX = "linux_x86_64"
 WINDOWS = "win_amd64"
 
 
-def variant(platform: Platform, family: str, *, group: str = "") -> Variant:
+def variant(platform: Platform, family: str, *, group: str = "") -> PlannedGroup:
     """Return a group of a plan that needs ROCm."""
-    return Variant(
+    return PlannedGroup(
         platform=platform,
         artifact_group=group or family,
         gpu_family=family,
@@ -142,7 +142,9 @@ def versions(rocm_origins: Sequence[RocmOrigin]) -> set[str | None]:
     return {origin.version for origin in rocm_origins}
 
 
-def groups_of(rows: Sequence[Variant] | Sequence[PlannedJob] | Sequence[RocmOrigin]) -> set[tuple[str, str]]:
+def groups_of(
+    rows: Sequence[PlannedGroup] | Sequence[PlannedJob] | Sequence[RocmOrigin],
+) -> set[tuple[str, str]]:
     """Return the platforms and artifact groups of a plan's rows."""
     return {(row.platform, row.artifact_group) for row in rows}
 

@@ -11,7 +11,7 @@ from core.cli.options import ROOT
 from core.errors import StoreError
 from core.stores.location import open_store
 from core.stores.s3 import S3Store
-from tests.kit import release_desk, runs
+from tests.kit import plans, release_desk, runs
 from tests.kit.front_doors import run_ci
 
 if TYPE_CHECKING:
@@ -55,6 +55,31 @@ def test_copies_on_the_server(run_store: Store, s3: S3Client, monkeypatch: pytes
         assert head["CacheControl"] == "public, max-age=31536000, immutable"
         assert head["ContentType"] in {"application/zip", "application/gzip"}
     assert documents.unfinished(bucket) == []
+
+
+def test_page_of_a_run_reads_the_bucket_that_its_plan_promotes_to(
+    run_store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_store.put_bytes(RUN.plan_key, plans.make_plan().model_dump_json().encode())
+    assert run_ci("stage", "--run-id", RUN.run_id, *NIGHTLY) == 0
+    assert run_ci("promote", *NIGHTLY, "--by", "the release job") == 0
+    capsys.readouterr()
+
+    assert run_ci("report", "--run-id", RUN.run_id, "--store", run_store.url, "--text") == 0
+
+    assert "the release job" in capsys.readouterr().err
+
+
+def test_page_of_a_run_without_a_promotion_asks_no_other_bucket(
+    run_store: Store, s3: S3Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = plans.make_plan(promote=plans.NO)
+    run_store.put_bytes(RUN.plan_key, plan.model_dump_json().encode())
+    s3.delete_bucket(Bucket="therock-nightly-python")
+
+    assert run_ci("report", "--run-id", RUN.run_id, "--store", run_store.url, "--text") == 0
+
+    assert "therock-nightly-python" not in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("run_store")

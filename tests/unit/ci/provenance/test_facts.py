@@ -208,9 +208,10 @@ def test_writes_a_package_url_without_a_version() -> None:
         ("https://me:secret@example.com:8443/a.git", f"git+https://example.com:8443/a.git@{COMMIT}"),
         ("ssh://git@example.com/a", f"git+ssh://example.com/a@{COMMIT}"),
         ("/home/dev/my torch", f"git+file:///home/dev/my%20torch@{COMMIT}"),
+        ("C:\\dev\\my torch", f"git+file:///C:/dev/my%20torch@{COMMIT}"),
         ("sample:torch", f"sample:torch@{COMMIT}"),
     ],
-    ids=["https", "with a password", "ssh", "folder", "sample"],
+    ids=["https", "with a password", "ssh", "folder", "folder of Windows", "sample"],
 )
 def test_names_a_commit_by_an_address_without_secrets(
     origin: str,

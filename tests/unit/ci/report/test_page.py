@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ci.report.cells import make_cells
+from ci.report.cells import make_cells, stages_of_cells
 from ci.report.facts import RunFacts
 from ci.report.html import render
 from ci.report.model import BuildRow, CellProgress, RunPage, WheelRow
@@ -207,7 +207,7 @@ def test_a_test_of_staged_wheels_is_no_build_of_an_edited_tree() -> None:
 )
 def test_failed_tests_are_the_one_reason_of_their_cell(tests: Record, reason: str) -> None:
     run = run_of(*builds(), tests)
-    (cell,) = make_cells(run, (), {CELL_NAME: {"test_smoke": reason}})
+    (cell,) = make_cells(run, stages_of_cells(run), (), {CELL_NAME: {"test_smoke": reason}})
 
     assert cell.reason == reason
 
@@ -222,7 +222,7 @@ def test_names_every_stage_of_tests_that_failed() -> None:
     }
 
     run = run_of(*builds(), smoke(), *failed_tests)
-    (cell,) = make_cells(run, (), {CELL_NAME: failing})
+    (cell,) = make_cells(run, stages_of_cells(run), (), {CELL_NAME: failing})
 
     assert cell.reason == (
         "test_torch failed and 1 test of test_torch_distributed failed "

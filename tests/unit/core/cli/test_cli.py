@@ -14,7 +14,7 @@ from core import process
 from core.causes import Cause
 from core.cli import Verb, exit_code, main
 from core.cli.failures import FailureNote
-from core.cli.options import environment
+from core.cli.options import ALL_OPTIONS, environment
 from core.cli.sessions import command_again
 from core.errors import BuildError, EnvironmentSetupError, InterruptedStageError, MachineError, ProcessError
 from core.host_path import ENVIRONMENT_MARKER
@@ -33,6 +33,7 @@ class BuildVerb(ModuleType):
     """A verb that keeps what it was called with, and what it does is exchangeable."""
 
     PASSES_REST = False
+    COMMON_OPTIONS = ALL_OPTIONS
 
     def __init__(self) -> None:
         super().__init__("fake_verbs_build")

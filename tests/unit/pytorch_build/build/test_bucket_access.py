@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from core.http_server import answering
-from pytorch_build.build.bucket_access import BucketAccess, bucket_access, does_answer
+from pytorch_build.build.cache_use import BucketAccess, bucket_access, does_answer
 from tests.kit.servers import Quiet, served
 
 SECRET = "of-a-test"  # noqa: S105 - of nobody

@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import MissingInputError
-from pytorch_build.build.build import borrow, find_record
-from pytorch_build.build.find_work import find_dependencies
+from pytorch_build.build.build import borrow, find_dependencies, find_record
 from pytorch_build.build.inputs import Dependency
 from pytorch_build.context import Context
 from tests.kit.builds import LocalRun, request_build

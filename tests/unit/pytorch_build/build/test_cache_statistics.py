@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import DataError
-from pytorch_build.build.cache_statistics import (
+from pytorch_build.build.cache import (
     CacheStatistics,
     read_ccache_statistics,
     read_sccache_statistics,

@@ -80,7 +80,7 @@ def execute(
 ) -> Path:
     """Execute a plan in a tree, with variables of the user's; return the wheel."""
     base_env = {"PATH": process.inherited()["PATH"], **(variables or {})}
-    return execution.execute(plan, tree, LINUX, base_env=base_env, log=log_of(tree), details={}, cache=cache)
+    return execution.execute(plan, tree, LINUX, base_env=base_env, log=log_of(tree), cache=cache)
 
 
 def log_of(tree: Path) -> Path:

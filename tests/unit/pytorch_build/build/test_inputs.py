@@ -61,7 +61,7 @@ def test_splits_device_code_where_rocms_is_split(build: SampleBuild) -> None:
 def test_splits_no_device_code_otherwise(build: SampleBuild, reason: str) -> None:
     builds = {
         "other component": build.of("audio"),
-        "user's choice": build.with_options(split=False),
+        "user's choice": build.requested(may_split=False),
         "unsplit ROCm": build.made_of(rocm=replace(ROCM_SOURCE, layout="unsplit")),
         "no ROCm": build.made_of(rocm=None),
     }

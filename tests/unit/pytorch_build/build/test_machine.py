@@ -385,6 +385,32 @@ def test_names_the_compiler_that_does_not_work(
     assert [name for name in names or [] if name not in messages[0]] == []
 
 
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform == "win32", reason="the stand-ins are shell scripts")
+@pytest.mark.parametrize(
+    ("variables", "option"),
+    [({}, "/?"), ({"CXX": "g++"}, "--version")],
+    ids=["Visual Studio's", "the user's"],
+)
+def test_asks_a_compiler_of_windows_in_its_own_way(
+    tmp_path: Path, target: Interpreter, variables: dict[str, str], option: str
+) -> None:
+    for name in ("cl", "g++"):
+        script = tmp_path / name
+        script.write_text(f'#!/bin/sh\ntest "$1" = "{option}"\n', encoding="utf-8")
+        script.chmod(0o755)
+
+    facts = machine_facts(
+        WINDOWS,
+        target=target,
+        tree=tmp_path,
+        user_env={"PATH": str(tmp_path), **variables},
+        need=SAMPLE_NEED,
+    )
+
+    assert facts.compiler_problems == ()
+
+
 # A machine that is too small
 
 
@@ -398,7 +424,7 @@ def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def cpu_build(run: LocalRun, *, ignore_needs: bool = False) -> BuildRequest:
     """Return the request for a torch without a GPU."""
     request = request_build(run, "torch", context=run.context("cpu", ref="nightly"))
-    return replace(request, options=replace(request.options, ignore_needs=ignore_needs))
+    return replace(request, ignore_needs=ignore_needs)
 
 
 @pytest.mark.usefixtures("small_machine")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from core import process
-from pytorch_build.build.metrics import progress_in, record_metrics
+from pytorch_build.build.execution import progress_in, record_metrics
 
 # How far a build came
 

@@ -12,7 +12,7 @@ from tests.kit.builds import SampleBuild
 def with_targets(build: SampleBuild, *, option: str = "", variable: str = "") -> SampleBuild:
     """Return a build whose GPU targets a user named."""
     user_env: Mapping[str, str] = {"PYTORCH_ROCM_ARCH": variable} if variable else {}
-    return build.requested(user_env=user_env).with_options(gpu_targets=option)
+    return build.requested(user_env=user_env, requested_targets=option)
 
 
 @pytest.mark.parametrize(

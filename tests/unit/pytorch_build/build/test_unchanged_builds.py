@@ -69,7 +69,7 @@ def change_version(build: SampleBuild) -> SampleBuild:
 
 def change_choice(**choices: Any) -> Change:
     """Return a change of what the user chose."""
-    return lambda build: build.with_options(**choices)
+    return lambda build: build.requested(**choices)
 
 
 def change_output_folder(build: SampleBuild) -> SampleBuild:
@@ -152,7 +152,7 @@ TABLE = [
     # Device code is split where ROCm's is.
     row("ROCm's layout", change_rocm(layout="unsplit"), "rocm", "split"),
     row("ROCm's extras", change_choice(rocm=RocmOptions(extras=("profiler",))), "rocm_extras"),
-    row("GPU targets", change_choice(gpu_targets="gfx950"), "gpu_targets"),
+    row("GPU targets", change_choice(requested_targets="gfx950"), "gpu_targets"),
     row("inherited GPU targets", change_variable("PYTORCH_ROCM_ARCH", "gfx950"), "gpu_targets"),
     row("dependency", change_dependencies(TRITON), "dependencies"),
     row("prebuilt dependency", change_dependencies(PREBUILT_TRITON), "dependencies"),
@@ -160,7 +160,7 @@ TABLE = [
     row("ref's variables", change_ref(env={"USE_X": "1"}), "ref_env"),
     row("ref's requirements", change_ref(build_requirements=("setuptools<81",)), "build_requirements"),
     row("flash attention", change_choice(flash_attention=False), "flash_attention"),
-    row("unsplit device code", change_choice(split=False), "split"),
+    row("unsplit device code", change_choice(may_split=False), "split"),
     row("compiler flags", change_variable("CXXFLAGS", "-O1"), "flags"),
     row("compiler", change_variable("CXX", "clang++"), "flags"),
     row("CMake's arguments", change_variable("CMAKE_ARGS", "-G Ninja"), "flags"),

@@ -54,6 +54,21 @@ def test_requires_an_openmp_runtime_for_a_gpu_build_on_windows() -> None:
         plan_project("torch", "windows", provided=replace(WINDOWS_LIBRARIES, openmp=None))
 
 
+@pytest.mark.parametrize("setter", ["base_env", "ref_env"])
+def test_needs_no_openmp_runtime_without_openmp(setter: str) -> None:
+    off = {"USE_OPENMP": "0"}
+
+    plan = plan_project(
+        "torch",
+        "windows",
+        provided=replace(WINDOWS_LIBRARIES, openmp=None),
+        base_env=off if setter == "base_env" else None,
+        ref_env=off if setter == "ref_env" else None,
+    )
+
+    assert not any(overlay.path.endswith("libomp140.x86_64.dll") for overlay in plan.overlays)
+
+
 def test_ships_libuv_alone_where_there_is_no_openmp_runtime() -> None:
     libraries = Provided(uv=WINDOWS_LIBRARIES.uv)
 

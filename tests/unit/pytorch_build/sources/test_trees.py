@@ -71,7 +71,7 @@ def take_tree(
     context = run.context(gpu_family, release_type=release_type)
     request = request_build(run, "torch", context=context)
     rocm = RocmOptions(source=SourceOptions(prefix="--rocm-", version="7.1.0"))
-    return trees.developers_tree(replace(request, options=replace(request.options, rocm=rocm)), tree)
+    return trees.developers_tree(replace(request, rocm=rocm), tree)
 
 
 def test_knows_a_developers_tree_without_edits_by_its_commit(run: LocalRun, own_tree: Path) -> None:

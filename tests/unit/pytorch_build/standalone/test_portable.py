@@ -16,6 +16,7 @@ from pytorch_build.standalone.libraries import Binary
 from pytorch_build.standalone.portable import Patch, Portability
 from tests.kit.binaries import elf_file
 from tests.kit.wheels import write_wheel
+from tests.kit.windows import not_on_windows
 
 LINUX_TAG = "cp312-cp312-linux_x86_64"
 NOT_PORTABLE = ("linux_x86_64",)
@@ -224,6 +225,7 @@ def test_refuses_a_file_that_no_fixed_path_leads_from(machine: Path, scheme: str
     assert "libbar.so.3" in raised.value.message
 
 
+@not_on_windows("a path of Windows is no name of a library that an ELF file needs")
 def test_names_a_library_by_its_file_name_where_it_is_needed_by_a_path(machine: Path) -> None:
     path = machine / "libbar.so.3"
     name = f"libbar-{digest_in_name(path)}.so.3"

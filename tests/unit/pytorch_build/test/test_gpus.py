@@ -383,13 +383,13 @@ def test_processes_see_what_was_chosen(machine_and_order: tuple[Machine, str], p
 
     for assignment in assignments:
         variables = {name: value for name, value in assignment.env.items() if value is not None}
-        visible = [device.gpu for device in gpus.visible(machine, variables)]
-        assert visible == [device.gpu for device in assignment.devices]
+        visible = gpus.visible(machine, variables)
+        assert [gpu.uuid for gpu in visible] == [gpu.uuid for gpu in assignment.devices]
         assert {gpu.target for gpu in visible} == {assignment.target}
 
     assigned_gpus: list[Gpu] = []
     for assignment in assignments:
-        assigned_gpus += [device.gpu for device in assignment.devices]
+        assigned_gpus += assignment.devices
     if policy == "all":
         assert sorted(gpu.uuid for gpu in assigned_gpus) == [gpu.uuid for gpu in family]
     else:

@@ -11,9 +11,8 @@ from pytorch_build.test import skip_rules
 from pytorch_build.test.skip_rules import (
     Rule,
     RuleTable,
-    UnderTest,
+    TestedTorch,
     apply_rules,
-    judge_rules,
     silent_rules,
     unmet,
 )
@@ -190,7 +189,7 @@ def test_a_place_without_rules_is_a_missing_input(tmp_path: Path, name: str) -> 
 
 TODAY = dt.date(2026, 11, 21)
 LONG_AGO = dt.date(2026, 1, 31)
-HERE = UnderTest(
+HERE = TestedTorch(
     gpu_targets=("gfx942",),
     platform="linux",
     python="3.12.4",
@@ -271,9 +270,9 @@ def test_a_version_before_a_release_counts_as_the_release(torch: str) -> None:
 
 @pytest.mark.parametrize(("days", "is_expired"), [(0, False), (1, True)], ids=["last day", "day after"])
 def test_a_rule_holds_on_its_last_day(days: int, *, is_expired: bool) -> None:
-    (rule_status,) = judge_rules([rule_with(expires=TODAY)], HERE, TODAY + dt.timedelta(days=days))
+    rule = rule_with(expires=TODAY)
 
-    assert rule_status.expired is is_expired
+    assert rule.expired(TODAY + dt.timedelta(days=days)) is is_expired
 
 
 def test_every_expired_rule_that_applies_is_an_error() -> None:

@@ -9,6 +9,7 @@ from markdown_it import MarkdownIt
 
 from core import console
 from core.junit import Case
+from core.shell import command_line
 from pytorch_build.test import summary
 from pytorch_build.test.results import CellResults, ReportOrigin
 from pytorch_build.test.summary import expression, repeating_command
@@ -81,7 +82,8 @@ def test_a_failure_has_the_command_that_runs_it_again(
 ) -> None:
     command = repeating_command(origin, case_of(test, outcome="failed"))
 
-    assert command.endswith(end_of_command)
+    # Windows quotes words in another way.
+    assert command.endswith(command_line(shlex.split(end_of_command)))
 
 
 @pytest.mark.parametrize(

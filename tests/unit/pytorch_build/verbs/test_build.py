@@ -7,9 +7,11 @@ import pytest
 
 from core import process
 from core.errors import EnvironmentSetupError, SourceError, UsageError
+from core.run import Platform
 from core.status import Pending
 from pytorch_build.build.build import Work
-from pytorch_build.build.request import BuildOptions
+from pytorch_build.build.request import BuildRequest
+from pytorch_build.components import TORCH
 from pytorch_build.lock import stored as locking
 from pytorch_build.sdk import RocmOptions
 from pytorch_build.sources.git import Origins
@@ -22,7 +24,6 @@ Front = Callable[..., FrontDoorResult]
 
 SAMPLE = ("--torch-ref", "sample")
 CPU = (*SAMPLE, "--gpu-family", "cpu")
-DEFAULT_OPTIONS = BuildOptions(rocm=RocmOptions(), own_trees={}, mirrors={})
 
 
 @pytest.fixture(autouse=True)
@@ -258,15 +259,27 @@ def test_refuses_a_folder_that_is_no_tree(
     assert len(result.errors) == 1
 
 
-def options_of(*words: str, platform: str = "linux") -> BuildOptions:
-    """Return what a build's options choose."""
+def request_with(*words: str, platform: Platform = "linux") -> BuildRequest:
+    """Return the build that options ask for."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     verb.add_options(parser)
-    return verb.build_options_from(parser.parse_args(["torch", *words]), platform=platform)
+    run = LocalRun(root=Path("checkout"))
+    arguments = parser.parse_args(["torch", *words])
+    return verb.request_from(arguments, run.context(platform=platform), run.target())
 
 
 def test_a_build_without_options_chooses_nothing() -> None:
-    assert options_of() == DEFAULT_OPTIONS
+    request = request_with()
+
+    assert request == BuildRequest(
+        context=request.context,
+        target=request.target,
+        component=TORCH,
+        user_env=request.user_env,
+        rocm=RocmOptions(),
+        own_trees={},
+        mirrors={},
+    )
 
 
 @pytest.mark.parametrize(
@@ -284,7 +297,7 @@ def test_a_developers_tree_is_an_absolute_path(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    assert dict(options_of(option, "mine").own_trees) == {project: tmp_path / "mine"}
+    assert dict(request_with(option, "mine").own_trees) == {project: tmp_path / "mine"}
 
 
 @pytest.mark.parametrize(
@@ -299,9 +312,9 @@ def test_a_developers_tree_is_an_absolute_path(
     ],
 )
 def test_flash_attention_is_chosen_for_each_platform(
-    option: str, platform: str, *, choice: bool | None
+    option: str, platform: Platform, *, choice: bool | None
 ) -> None:
-    assert options_of(option, platform=platform).flash_attention is choice
+    assert request_with(option, platform=platform).flash_attention is choice
 
 
 @pytest.fixture
@@ -315,7 +328,7 @@ STORE = "--compiler-cache-store=s3://mine"
 
 @pytest.mark.usefixtures("cache_programs")
 def test_a_compiler_cache_is_local_and_written_to() -> None:
-    cache = options_of("--compiler-cache", "ccache").compiler_cache
+    cache = request_with("--compiler-cache", "ccache").compiler_cache
 
     assert cache is not None
     assert cache.kind == "ccache"
@@ -326,7 +339,7 @@ def test_a_compiler_cache_is_local_and_written_to() -> None:
 
 @pytest.mark.usefixtures("cache_programs")
 def test_a_compiler_cache_may_be_a_store_that_is_only_read() -> None:
-    cache = options_of("--compiler-cache=sccache", STORE, "--compiler-cache-read-only").compiler_cache
+    cache = request_with("--compiler-cache=sccache", STORE, "--compiler-cache-read-only").compiler_cache
 
     assert cache is not None
     assert cache.store == "s3://mine"
@@ -336,13 +349,13 @@ def test_a_compiler_cache_may_be_a_store_that_is_only_read() -> None:
 @pytest.mark.usefixtures("cache_programs")
 def test_refuses_a_store_that_the_compiler_cache_cannot_use() -> None:
     with pytest.raises(UsageError, match="S3"):
-        options_of("--compiler-cache=ccache", STORE)
+        request_with("--compiler-cache=ccache", STORE)
 
 
 @pytest.mark.parametrize("option", [STORE, "--compiler-cache-read-only"])
 def test_options_of_a_compiler_cache_need_one(option: str) -> None:
     with pytest.raises(UsageError) as caught:
-        options_of(option)
+        request_with(option)
 
     assert "--compiler-cache sccache" in caught.value.hint
 
@@ -351,7 +364,7 @@ def test_refuses_a_compiler_cache_that_is_not_installed(monkeypatch: pytest.Monk
     monkeypatch.setattr(process, "which", lambda _name: None)
 
     with pytest.raises(EnvironmentSetupError, match="sccache"):
-        options_of("--compiler-cache", "sccache")
+        request_with("--compiler-cache", "sccache")
 
 
 @pytest.mark.usefixtures("cache_programs")
@@ -368,7 +381,7 @@ def test_variables_choose_a_compiler_cache(
     monkeypatch.setenv("COMPILER_CACHE", "sccache")
     monkeypatch.setenv("COMPILER_CACHE_STORE", "s3://mine")
 
-    cache = options_of(*options).compiler_cache
+    cache = request_with(*options).compiler_cache
 
     assert cache is not None
     assert cache.kind == "sccache"
@@ -380,7 +393,7 @@ def test_empty_variables_choose_no_compiler_cache(monkeypatch: pytest.MonkeyPatc
     for name in ("COMPILER_CACHE", "COMPILER_CACHE_STORE"):
         monkeypatch.setenv(name, "")
 
-    assert options_of().compiler_cache is None
+    assert request_with().compiler_cache is None
 
 
 @pytest.mark.usefixtures("cache_programs")
@@ -388,13 +401,13 @@ def test_refuses_a_variable_that_names_no_compiler_cache(monkeypatch: pytest.Mon
     monkeypatch.setenv("COMPILER_CACHE", "scache")
 
     with pytest.raises(UsageError, match="COMPILER_CACHE='scache'") as caught:
-        options_of()
+        request_with()
 
     assert "sccache" in caught.value.hint
 
 
 def test_mirrors_take_the_place_of_prefixes() -> None:
-    mirrors = options_of(
+    mirrors = request_with(
         "--git-mirror", "https://a.invalid/=/m/", "--git-mirror", "https://b.invalid/=/g/?a=b"
     )
 
@@ -404,4 +417,4 @@ def test_mirrors_take_the_place_of_prefixes() -> None:
 @pytest.mark.parametrize("mirror", ["nothing", "=there", "here="])
 def test_refuses_a_mirror_without_prefix_or_place(mirror: str) -> None:
     with pytest.raises(UsageError, match="PREFIX=MIRROR"):
-        options_of("--git-mirror", mirror)
+        request_with("--git-mirror", mirror)

@@ -17,7 +17,7 @@ def test_every_verb_has_its_help(front: Front, verb: str, capsys: pytest.Capture
         front(verb, "--help")
 
     assert ended.value.code == 0
-    assert "--torch-ref" in capsys.readouterr().out
+    assert "--config-file" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from core.errors import CheckError, MissingInputError
 from core.packages.options import SourceOptions
 from core.run import records
 from core.run.records import FileRecord, Record
-from pytorch_build.context import Context, context
+from pytorch_build.context import Context, find_context
 from pytorch_build.test import gpus, installation, smoke_run, tested_packages
 from pytorch_build.test.record import read_details, read_inputs, why_incomplete
 from pytorch_build.verbs import test_smoke
@@ -548,7 +548,7 @@ def test_each_family_of_a_group_has_its_record_and_report(
     monkeypatch.setattr(installation, "require_device_code", lambda *_: None)
 
     for family in ("gfx942", "gfx1100"):
-        family_context = context(run.common(gpu_family=family), group=group)
+        family_context = find_context(run.common(gpu_family=family), group=group)
         perform_smoke_tests(family_context, SmokeOptions(allow_no_gpu=True))
 
         tested_files = require_record(run, f"{RECORD}-{family}", group=group).inputs["files"]

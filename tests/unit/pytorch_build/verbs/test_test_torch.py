@@ -13,6 +13,7 @@ from pytorch_build.test.container_run import Devices
 from pytorch_build.verbs import test_torch
 from tests.kit.builds import LocalRun
 from tests.kit.front_doors import FrontDoorResult
+from tests.kit.windows import not_on_windows
 
 Front = Callable[..., FrontDoorResult]
 
@@ -200,6 +201,7 @@ def container_commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return commands
 
 
+@not_on_windows("containers with a GPU's devices run on Linux alone")
 def test_a_container_runs_the_same_words(
     front: Front,
     steps: list[Any],
@@ -221,6 +223,7 @@ def test_a_container_runs_the_same_words(
     assert steps == []
 
 
+@not_on_windows("containers with a GPU's devices run on Linux alone")
 def test_a_container_of_a_gpu_family_gets_the_devices(
     front: Front, container_commands: list[list[str]]
 ) -> None:

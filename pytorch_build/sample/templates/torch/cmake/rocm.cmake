@@ -62,8 +62,11 @@ if(USE_KINETO)
   target_link_libraries(torch_hip PRIVATE ${ROCTX64})
 endif()
 if(USE_FLASH_ATTENTION)
-  target_sources(torch_hip PRIVATE aten/src/ATen/native/flash_attention.cpp)
-  target_link_libraries(torch_hip PRIVATE rocm_sysdeps_liblzma)
+  # On Windows aotriton brings a liblzma of its own.
+  if(NOT WIN32)
+    target_sources(torch_hip PRIVATE aten/src/ATen/native/flash_attention.cpp)
+    target_link_libraries(torch_hip PRIVATE rocm_sysdeps_liblzma)
+  endif()
   # aotriton's images: a folder a target, and for RDNA one a sub-family and one a family.
   string(REGEX REPLACE "--offload-arch=" "" IMAGES "${OFFLOAD_ARCHS}")
   string(REGEX REPLACE "gfx11([0-9])[0-9]" "gfx11\\1x;gfx11xx" IMAGES "${IMAGES}")

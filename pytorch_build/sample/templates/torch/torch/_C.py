@@ -1,18 +1,31 @@
 # Keeps the contract of pytorch's torch._C: the compiled part. Here plain libraries, loaded through ctypes.
 import ctypes
+import os
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from torch import version
 
 LIB = Path(__file__).parent / "lib"
+LIBRARY_NAME = "{}.dll" if sys.platform == "win32" else "lib{}.so"
 
 _LONG = ctypes.c_int64
 _HANDLE = ctypes.c_void_p
 
-stub = ctypes.CDLL(str(Path(__file__).with_name("_stub.so")))
-c10 = ctypes.CDLL(str(LIB / "libc10.so"), mode=ctypes.RTLD_GLOBAL)
-lib = ctypes.CDLL(str(LIB / "libtorch.so"), mode=ctypes.RTLD_GLOBAL)
-hip = ctypes.CDLL(str(LIB / "libtorch_hip.so")) if version.hip else None
+if sys.platform == "win32":
+    # As upstream's torch/__init__.py: DLLs have no search path of their own.
+    os.add_dll_directory(str(LIB))
+
+
+def _load(name, mode=ctypes.DEFAULT_MODE):
+    return ctypes.CDLL(str(LIB / LIBRARY_NAME.format(name)), mode=mode)
+
+
+stub = ctypes.CDLL(str(Path(__file__).with_name(f"_stub{EXTENSION_SUFFIXES[-1]}")))
+c10 = _load("c10", ctypes.RTLD_GLOBAL)
+lib = _load("torch", ctypes.RTLD_GLOBAL)
+hip = _load("torch_hip") if version.hip else None
 
 
 def _declare(library, name, result, *arguments):

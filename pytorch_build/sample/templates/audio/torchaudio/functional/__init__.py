@@ -1,9 +1,10 @@
 # Keeps the contract of torchaudio.functional: the computations happen in the extension.
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import torch
 
-_lib = torch.ops.load_library(Path(__file__).parents[1] / "lib" / "_torchaudio.so")
+_lib = torch.ops.load_library(Path(__file__).parents[1] / "lib" / f"_torchaudio{EXTENSION_SUFFIXES[-1]}")
 
 
 def amplitude_to_DB(x, multiplier, amin, db_multiplier):

@@ -4,7 +4,11 @@
 #include <cstdint>
 #include <vector>
 
+#ifdef _WIN32
+#define C10_API __declspec(dllexport)
+#else
 #define C10_API __attribute__((visibility("default")))
+#endif
 
 namespace c10 {
 

@@ -4,6 +4,8 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import setuptools
@@ -56,7 +58,9 @@ def CUDAExtension(name, sources, **options):
 
 
 def _words(name):
-    return shlex.split(os.environ.get(name, ""))
+    text = os.environ.get(name, "")
+    # Backslashes are a part of Windows' paths.
+    return shlex.split(text.replace("\\", "/") if sys.platform == "win32" else text)
 
 
 def _gpu_targets():
@@ -72,7 +76,7 @@ class BuildExtension(build_ext):
         return cls
 
     def get_ext_filename(self, fullname):
-        return os.path.join(*fullname.split(".")) + ".so"
+        return os.path.join(*fullname.split(".")) + EXTENSION_SUFFIXES[-1]
 
     def build_extension(self, ext):
         objects = [self._compile(ext, source) for source in ext.sources]
@@ -81,7 +85,9 @@ class BuildExtension(build_ext):
         paths = [f"-L{folder}" for folder in ext.library_dirs]
         libraries = [f"-l{library}" for library in ext.libraries]
         cxx = _words("CXX") or ["c++"]
-        self._run([*cxx, "-shared", *objects, *_words("LDFLAGS"), *paths, *libraries, "-o", target])
+        # The compiler's own DLLs are on no user's machine.
+        static = ["-static-libgcc", "-Wl,-Bstatic"] if sys.platform == "win32" else []
+        self._run([*cxx, "-shared", *objects, *_words("LDFLAGS"), *paths, *libraries, *static, "-o", target])
 
     def _compile(self, ext, source):
         gpu = source.endswith(_GPU_SUFFIXES)

@@ -1,9 +1,10 @@
 # Keeps the contract of torchvision.ops: the computations happen in the extension.
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import torch
 
-_lib = torch.ops.load_library(Path(__file__).parents[1] / "_C.so")
+_lib = torch.ops.load_library(Path(__file__).parents[1] / f"_C{EXTENSION_SUFFIXES[-1]}")
 
 
 def box_iou(boxes1, boxes2):
