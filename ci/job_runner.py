@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from core import console, process, temporary
 from core.cli.failures import FailureNote
 from core.cli.options import FAILURE_FILE
-from core.errors import DataError, FatalError, ProcessError, UsageError
+from core.errors import DataError, FatalError, MissingInputError, ProcessError, UsageError
 from core.parallel import wait_for_futures
 from core.shell import command_line
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ci.pipeline import NoxCall
 
 _MOST_NAMES = 4  # of jobs in one line
+_CODES_OF_WRONG_CALLS = (UsageError.exit_code, MissingInputError.exit_code)
 _ROWS_WITHOUT_TABLE = 2  # a ref and its page, of which nobody needs a table
 
 
@@ -234,8 +235,8 @@ def show_outcomes(outcomes: Sequence[Outcome]) -> None:
             reasons.append(outcome.reason)
     names = ", ".join(outcome.name for outcome in failures)
     summary = f"{len(failures)} of {len(outcomes)} jobs failed: {names}."
-    # A call that was wrong has to be corrected: the same one would fail again.
-    if all(outcome.exit_code != UsageError.exit_code for outcome in failures):
+    # A call that was wrong has to be corrected, and what is missing made: the same one would fail again.
+    if all(outcome.exit_code not in _CODES_OF_WRONG_CALLS for outcome in failures):
         summary += " The same command continues from there."
     error = ProcessError("\n".join([*reasons, summary]), returncode=1)
     error.exit_code = failures[0].exit_code

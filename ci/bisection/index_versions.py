@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ci import install
-    from ci.bisection.revisions import BisectRequest
+    from ci.bisection.request import BisectRequest
 
 
 @dataclass(frozen=True, kw_only=True)

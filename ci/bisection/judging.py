@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ci import install
 from ci.bisection.differences import commits_in
+from ci.bisection.index_versions import IndexVersions
 from ci.bisection.search import Judgement
+from ci.bisection.stored_runs import StoredRuns
 from core import console, process
 from core.errors import EnvironmentSetupError, MissingInputError, ProcessError, UsageError
 from core.process import status
@@ -19,9 +21,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ci.bisection.differences import RevisionFacts
-    from ci.bisection.revisions import BisectRequest, RevisionSource
+    from ci.bisection.request import BisectRequest
     from ci.bisection.search import Revision
     from core.env import Interpreter
+
+# Where the revisions are among which is searched.
+RevisionSource: TypeAlias = StoredRuns | IndexVersions
 
 FAILED = 1
 SKIP = 125

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ci import install
-    from ci.bisection.revisions import BisectRequest
+    from ci.bisection.request import BisectRequest
     from core.cli.options import Common
     from core.packages.package_source import PackageSource
     from core.stores import Store

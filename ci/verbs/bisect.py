@@ -7,8 +7,8 @@ from typing import Any
 
 from ci import install
 from ci.bisection.index_versions import IndexVersions
-from ci.bisection.judging import judge_revision
-from ci.bisection.revisions import BisectRequest, RevisionSource
+from ci.bisection.judging import RevisionSource, judge_revision
+from ci.bisection.request import BisectRequest
 from ci.bisection.search import Bisection, Judgement, Revision, last_output, revisions_from
 from ci.bisection.stored_runs import StoredRuns
 from core import console, files

@@ -142,7 +142,9 @@ def check(view: WheelView) -> Iterator[Finding]:
 
 
 def _check_device_package(
-    view: WheelView, gpu: str, facts_by_member: Mapping[str, DeviceFacts]
+    view: WheelView,
+    gpu: str,
+    facts_by_member: Mapping[str, DeviceFacts],
 ) -> Iterator[Finding]:
     """Check a wheel of device code: it holds what its name says, and nothing else."""
     has_kernels = False
@@ -184,7 +186,9 @@ def _check_bundles(facts_by_member: Mapping[str, DeviceFacts]) -> Iterator[Findi
 
 
 def _compare_targets(
-    view: WheelView, requested_targets: Sequence[str], facts_by_member: Mapping[str, DeviceFacts]
+    view: WheelView,
+    requested_targets: Sequence[str],
+    facts_by_member: Mapping[str, DeviceFacts],
 ) -> Iterator[Finding]:
     code_targets: set[str] = set()
     for facts in facts_by_member.values():

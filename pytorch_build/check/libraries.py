@@ -187,7 +187,10 @@ def _judge_headers(name: str, elf: ElfFacts) -> Iterator[Finding]:
 
 
 def _find_missing_libraries(
-    view: WheelView, surroundings: Surroundings, binary: Binary, elf: ElfFacts
+    view: WheelView,
+    surroundings: Surroundings,
+    binary: Binary,
+    elf: ElfFacts,
 ) -> Iterator[Finding]:
     """Look for each needed library; those that are missing for one reason make one finding."""
     name = binary.name

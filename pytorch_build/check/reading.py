@@ -29,7 +29,9 @@ _MAGICS = (elf.MAGIC, pe.MAGIC, kpack.MAGIC, *device_code.MAGICS)
 
 
 def read_wheel(
-    path: Path, options: CheckOptions, expectation: Expectation | None = None
+    path: Path,
+    options: CheckOptions,
+    expectation: Expectation | None = None,
 ) -> tuple[WheelView, tuple[RecordProblem, ...]]:
     """Return the view of a wheel, and what is wrong with it as an archive.
 

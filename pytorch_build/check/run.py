@@ -124,7 +124,9 @@ def _expectation_of(distribution: str, expectations: Mapping[str, Expectation]) 
 
 
 def check_wheel(
-    path: Path, expectation: Expectation | None = None, options: CheckOptions | None = None
+    path: Path,
+    expectation: Expectation | None = None,
+    options: CheckOptions | None = None,
 ) -> tuple[Finding, ...]:
     """Check one wheel. A file that is not a wheel at all is an error finding, so that the others go on."""
     findings, _machine_libraries = check_built_wheel(path, expectation, options or CheckOptions())
@@ -132,7 +134,9 @@ def check_wheel(
 
 
 def check_built_wheel(
-    path: Path, expectation: Expectation | None, options: CheckOptions
+    path: Path,
+    expectation: Expectation | None,
+    options: CheckOptions,
 ) -> tuple[tuple[Finding, ...], frozenset[str]]:
     """Check one wheel; return also which libraries it needs of those that this machine's loader finds."""
     try:

@@ -206,7 +206,9 @@ def _find_differences(wheels: Sequence[_Wheel]) -> Iterator[Finding]:
 
 
 def _check_requirement(
-    wheel: _Wheel, requirement: Requirement, wheels: Sequence[_Wheel]
+    wheel: _Wheel,
+    requirement: Requirement,
+    wheels: Sequence[_Wheel],
 ) -> Iterator[Finding]:
     """Find a requirement on another version than the set has, or on a wheel that requires another ROCm."""
     candidates = _candidates(wheels, canonicalize_name(requirement.name))

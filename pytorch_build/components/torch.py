@@ -263,7 +263,10 @@ def _overlays(inputs: BuildInputs, facts: BuildFacts) -> Iterator[Overlay]:
     provided = facts.provided
     has_threads = is_switched_on("USE_OPENMP", facts.platform, {**facts.user_env, **inputs.ref_env})
     if provided.openmp:
-        yield Overlay(path=f"torch/lib/{OPENMP_DLL}", source=provided.openmp)
+        yield Overlay(
+            path=f"torch/lib/{OPENMP_DLL}",
+            source=provided.openmp,
+        )
     elif facts.rocm and has_threads:
         raise MissingInputError(
             f"torch's libraries need {OPENMP_DLL}, and there is none that the wheel may carry.",

@@ -233,7 +233,12 @@ def _run_script(
 
 
 def _supervise(
-    command: Sequence[str], settings: RunSettings, log: Path, *, env: Mapping[str, str], seconds: float
+    command: Sequence[str],
+    settings: RunSettings,
+    log: Path,
+    *,
+    env: Mapping[str, str],
+    seconds: float,
 ) -> Ending:
     folder = settings.tree / "test"
     console.echo(f"+ {command_line(command)}  (in {folder})")
@@ -272,7 +277,10 @@ class _Launcher:
         return self.settings.logs / f"{self.name}.log"
 
     def run_pytest(
-        self, process_name: str, excluded: Iterable[str], arguments: Sequence[str] = ()
+        self,
+        process_name: str,
+        excluded: Iterable[str],
+        arguments: Sequence[str] = (),
     ) -> ProcessRun:
         """Run one process to its end, or to a limit."""
         settings = self.settings
@@ -411,7 +419,9 @@ def _run_series(launcher: _Launcher) -> Sequence[Results]:
 
 
 def _merge_cases(
-    all_results: Sequence[Results], existing: Collection[str] | None, rules: Sequence[AppliedRule]
+    all_results: Sequence[Results],
+    existing: Collection[str] | None,
+    rules: Sequence[AppliedRule],
 ) -> tuple[Case, ...]:
     """Return one result for each test, with the rule that explains it."""
     rule_by_name = {rule.name: rule for rule in rules}

@@ -62,7 +62,10 @@ def planned_calls(
     # The tools stay what they are locked to.
     query = query_for_others(target.executable, constraints=_pins_of(tools))
     foreign_packages = resolve_others(
-        packages.foreign_requirements, packages.names, query, allows_ours=bool(packages.prebuilt_requirements)
+        packages.foreign_requirements,
+        packages.names,
+        query,
+        allows_ours=bool(packages.prebuilt_requirements),
     )
     calls = list(tools)
     if foreign_packages:
@@ -111,7 +114,11 @@ def prepared_environment(
     with planned_calls(context, target, packages, tools) as calls:
         digest = installer.digest_of_calls(target, calls)
         with installer.prepared(
-            target, calls, digest=digest, force=context.common.force, cache_dir=cache_dir
+            target,
+            calls,
+            digest=digest,
+            force=context.common.force,
+            cache_dir=cache_dir,
         ):
             installer.require_complete(target)
             require_device_code(target, packages.gpu_targets)

@@ -184,7 +184,9 @@ def unless_incomplete(stage: Stage) -> Stage:
 
 
 def _digests_of_reports(
-    store: Store, outputs: RunOutputs, artifact_group: str
+    store: Store,
+    outputs: RunOutputs,
+    artifact_group: str,
 ) -> Callable[[str], str | None]:
     """Return a function that finds the digest of a report by its name."""
     prefix = outputs.reports_prefix(artifact_group)
@@ -387,7 +389,10 @@ def tested_groups(common: Common) -> Sequence[str]:
 
 
 def read_reports(
-    store: Store, outputs: RunOutputs, artifact_group: str, group_records: Iterable[Record]
+    store: Store,
+    outputs: RunOutputs,
+    artifact_group: str,
+    group_records: Iterable[Record],
 ) -> Sequence[Report]:
     """Read the reports of a group of a run, whose records are known."""
     # ROCm's reports do not say what they are about; their records do.

@@ -223,7 +223,11 @@ def durations_for_run(
 
 
 def record_durations(
-    store: Store, outputs: RunOutputs, artifact_group: str, config: str, durations: Durations
+    store: Store,
+    outputs: RunOutputs,
+    artifact_group: str,
+    config: str,
+    durations: Durations,
 ) -> None:
     """Keep what a whole run took, for later ones; files that it did not run keep what was known."""
     key = latest_key(outputs, artifact_group, config)

@@ -268,7 +268,9 @@ def _choose_files(bench: Bench, request: TorchTests) -> Mapping[str, TestFile]:
 
 
 def _apply_rules(
-    bench: Bench, request: TorchTests, rules: Sequence[Rule]
+    bench: Bench,
+    request: TorchTests,
+    rules: Sequence[Rule],
 ) -> Sequence[tuple[AppliedRule, ...]]:
     """Return the skip rules that apply, for each of the bench's GPUs."""
     tested = skip_rules.TestedTorch(

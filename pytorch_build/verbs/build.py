@@ -48,28 +48,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         )
     env = environment()
     add = parser.add_argument_group("how to build").add_argument
-    add(
-        "--update",
-        action="store_true",
-        help="resolve the ref anew, to its newest commits",
-    )
-    add(
-        "--output-dir",
-        type=Path,
-        metavar="DIR",
-        help="also put the wheel there",
-    )
-    add(
-        "--policy",
-        type=Path,
-        metavar="FILE",
-        help="your own limits, over those of the checks",
-    )
-    add(
-        "--clean",
-        action="store_true",
-        help="remove the build folder first",
-    )
+    add("--update", action="store_true", help="resolve the ref anew, to its newest commits")
+    add("--output-dir", type=Path, metavar="DIR", help="also put the wheel there")
+    add("--policy", type=Path, metavar="FILE", help="your own limits, over those of the checks")
+    add("--clean", action="store_true", help="remove the build folder first")
     add(
         "--compiler-cache",
         choices=KINDS,
@@ -82,28 +64,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="s3://BUCKET",
         help="sccache's bucket (default: COMPILER_CACHE_STORE, else what SCCACHE_* variables say)",
     )
-    add(
-        "--compiler-cache-read-only",
-        action="store_true",
-        help="take entries from there, leave none",
-    )
-    add(
-        "--pytorch-rocm-arch",
-        default="",
-        metavar="A;B",
-        help="gfx targets (default: the family's)",
-    )
-    add(
-        "--max-jobs",
-        default="",
-        metavar="N",
-        help="compilers at a time (default: MAX_JOBS, else by memory)",
-    )
-    add(
-        "--ignore-needs",
-        action="store_true",
-        help="build with less disk or memory than builds took",
-    )
+    add("--compiler-cache-read-only", action="store_true", help="take entries from there, leave none")
+    add("--pytorch-rocm-arch", default="", metavar="A;B", help="gfx targets (default: the family's)")
+    add("--max-jobs", default="", metavar="N", help="compilers at a time (default: MAX_JOBS, else by memory)")
+    add("--ignore-needs", action="store_true", help="build with less disk or memory than builds took")
     for platform in ("linux", "windows"):
         add(
             f"--enable-pytorch-flash-attention-{platform}",
@@ -112,26 +76,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             dest=f"flash_{platform}",
             help="flash attention (default: where triton and a target allow it)",
         )
-    add(
-        "--depth",
-        type=int,
-        default=1,
-        metavar="N",
-        help="history to fetch (default: 1; 0 for all)",
-    )
-    add(
-        "--no-split",
-        action="store_true",
-        help="keep device code in the wheel (default: as ROCm's packages)",
-    )
+    add("--depth", type=int, default=1, metavar="N", help="history to fetch (default: 1; 0 for all)")
+    add("--no-split", action="store_true", help="keep device code in the wheel (default: as ROCm's packages)")
     add_source_options(parser)
     add_rocm_options(parser)
     add_platform(parser)
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="with --dry-run: print the plan as JSON",
-    )
+    parser.add_argument("--json", action="store_true", help="with --dry-run: print the plan as JSON")
 
 
 def request_from(arguments: argparse.Namespace, context: Context, target: Interpreter) -> BuildRequest:

@@ -104,6 +104,23 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/integration/test_wheel_forms.py",
     ),
     "reports from the field": ("tests/field",),
+    "upstream's tests": (
+        "tests/upstream/conftest.py",
+        "tests/upstream/test_audio.py",
+        "tests/upstream/test_checkout.py",
+        "tests/upstream/test_device_code.py",
+        "tests/upstream/test_environment.py",
+        "tests/upstream/test_hip_torch.py",
+        "tests/upstream/test_real_wheels.py",
+        "tests/upstream/test_rocm7.py",
+        "tests/upstream/test_sample_contract.py",
+        "tests/upstream/test_search_paths.py",
+        "tests/upstream/test_skip_rules.py",
+        "tests/upstream/test_split.py",
+        "tests/upstream/test_therock_packages.py",
+        "tests/upstream/test_torch_run.py",
+        "tests/upstream/test_whole_torch.py",
+    ),
 }
 
 # Where tests are. Smoke tests run in the environments of users, and are part of the product for that.

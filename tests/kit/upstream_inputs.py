@@ -1,9 +1,12 @@
 """What is real, and lies in folders that options of the test run name."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from core.env import installer
 
 # Option -> what it names
 OPTIONS = {
@@ -14,6 +17,23 @@ OPTIONS = {
     "--therock": "work tree of TheRock",
     "--torch-root": "root folder of a Debian in which torch compiles",
 }
+
+# A wheel of torch that a machine may have
+TORCH = "torch-2.13.0+cpu-cp311"
+
+
+def torch_wheels() -> list[Path]:
+    """Return the wheels of torch in the folders that pip is configured to look into."""
+    wheels: list[Path] = []
+    for link in installer.configured().find_links:
+        if Path(link).is_dir():
+            wheels += sorted(Path(link).glob(f"{TORCH}*"))
+    return wheels
+
+
+def distributions_of(files: Iterable[Path]) -> list[str]:
+    """Return the distribution of each file or folder, as its name begins."""
+    return [path.name.partition("-")[0] for path in files]
 
 
 def named_by(option: str) -> Any:

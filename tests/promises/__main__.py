@@ -13,16 +13,31 @@ from core import console
 from tests.promises.data import drawn_promises, find_problems, load_promises, read_sentences
 
 
-def main(words: Sequence[str]) -> int:
+def main(command_line: Sequence[str]) -> int:
     """Print drawn promises, or problems; fail where there are problems."""
     parser = argparse.ArgumentParser(prog="python -m tests.promises", description=__doc__)
-    parser.add_argument("--draw", type=int, default=0, metavar="COUNT", help="print so many sentences")
-    parser.add_argument("--seed", default="", help="what the draw follows from: the hash of a commit")
-    parser.add_argument("--check", action="store_true", help="compare the data with pages and tests")
-    arguments = parser.parse_args(words)
+    parser.add_argument(
+        "--draw",
+        type=int,
+        default=0,
+        metavar="COUNT",
+        help="print so many sentences",
+    )
+    parser.add_argument(
+        "--seed",
+        default="",
+        help="what the draw follows from: the hash of a commit",
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="compare the data with pages and tests",
+    )
+    arguments = parser.parse_args(command_line)
 
     if arguments.draw:
-        for promise in drawn_promises(read_sentences(), seed=arguments.seed, count=arguments.draw):
+        promises = drawn_promises(read_sentences(), seed=arguments.seed, count=arguments.draw)
+        for promise in promises:
             console.result(f"{promise.page}: {promise.sentence}")
 
     problems = list(find_problems(load_promises())) if arguments.check else []

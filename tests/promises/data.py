@@ -70,37 +70,51 @@ def drawn_promises(promises: Iterable[Promise], *, seed: str, count: int) -> Seq
 
 def find_problems(promises: Iterable[Promise], root: Path = ROOT) -> Iterator[str]:
     """Yield each sentence that its page no longer has, or whose tests are gone or run at night only."""
-    seen: set[tuple[str, str]] = set()
+    listed_sentences: set[tuple[str, str]] = set()
     for promise in promises:
-        if (promise.page, promise.sentence) in seen:
-            yield f"{promise.page} is listed twice with: {promise.sentence}"
-        seen.add((promise.page, promise.sentence))
+        page = promise.page
+        sentence = promise.sentence
 
-        if promise.sentence not in _page_text(root / promise.page):
-            yield f"{promise.page} no longer says: {promise.sentence}"
+        if (page, sentence) in listed_sentences:
+            yield f"{page} is listed twice with: {sentence}"
+        listed_sentences.add((page, sentence))
+
+        if sentence not in _page_text(root / page):
+            yield f"{page} no longer says: {sentence}"
+
         for test in promise.tests:
             if not _has_test(root, test):
-                yield f"{test} does not exist; it holds: {promise.sentence}"
+                yield f"{test} does not exist; it holds: {sentence}"
+
         if promise.tests and all(_is_nightly(root, test) for test in promise.tests):
-            yield f"nightly tests alone, which .ci/run leaves out, hold: {promise.sentence}"
+            yield f"nightly tests alone, which .ci/run leaves out, hold: {sentence}"
 
 
 @cache
 def _page_text(path: Path) -> str:
     """Return a page with every run of white space as one space."""
-    return re.sub(r"\s+", " ", path.read_text(encoding="utf-8")) if path.is_file() else ""
+    if not path.is_file():
+        return ""
+    return re.sub(r"\s+", " ", path.read_text(encoding="utf-8"))
 
 
 def _has_test(root: Path, node_id: str) -> bool:
     """Return whether a file has a test function, by its syntax; parameters in brackets are not looked at."""
-    path, _, name = node_id.partition("[")[0].partition("::")
+    path, name = _split_node_id(node_id)
     return name in _tests(root / path)
 
 
 def _is_nightly(root: Path, node_id: str) -> bool:
     """Return whether a test has the mark of those that ``.ci/run`` leaves out, or its file has."""
-    path, _, name = node_id.partition("[")[0].partition("::")
+    path, name = _split_node_id(node_id)
     return _tests(root / path).get(name, False)
+
+
+def _split_node_id(node_id: str) -> tuple[str, str]:
+    """Return the path and the function that pytest's name of a test names."""
+    function_id, _, _parameters = node_id.partition("[")
+    path, _, name = function_id.partition("::")
+    return path, name
 
 
 @cache
@@ -109,11 +123,12 @@ def _tests(path: Path) -> Mapping[str, bool]:
     if not path.is_file():
         return {}
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    whole_file = any(isinstance(node, ast.Assign) and _NIGHTLY in ast.unparse(node) for node in tree.body)
+    assignments = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign)]
+    is_nightly_file = any(_NIGHTLY in assignment for assignment in assignments)
 
     tests: dict[str, bool] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-            marks = {ast.unparse(decorator) for decorator in node.decorator_list}
-            tests[node.name] = whole_file or _NIGHTLY in marks
+            marks = [ast.unparse(decorator) for decorator in node.decorator_list]
+            tests[node.name] = is_nightly_file or _NIGHTLY in marks
     return tests

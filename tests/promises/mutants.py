@@ -51,7 +51,12 @@ class Mutant:
     def diff(self) -> str:
         """Return the change as a unified diff."""
         lines = difflib.unified_diff(
-            self.original.splitlines(), self.mutated.splitlines(), self.module, self.module, n=0, lineterm=""
+            self.original.splitlines(),
+            self.mutated.splitlines(),
+            fromfile=self.module,
+            tofile=self.module,
+            n=0,
+            lineterm="",
         )
         return "\n".join(lines)
 
@@ -59,19 +64,20 @@ class Mutant:
         """Return a version of the module with the same change, or None where its lines are not there."""
         if source == self.original:
             return self.mutated
-        before = self.original.splitlines(keepends=True)
-        after = self.mutated.splitlines(keepends=True)
-        changes = [
-            change
-            for change in difflib.SequenceMatcher(None, before, after).get_opcodes()
-            if change[0] != "equal"
-        ]
-        first_change, last_change = changes[0], changes[-1]
-        removed = "".join(before[first_change[1] : last_change[2]])
-        added = "".join(after[first_change[3] : last_change[4]])
-        if not removed or source.count(removed) != 1:
+
+        old_lines = self.original.splitlines(keepends=True)
+        new_lines = self.mutated.splitlines(keepends=True)
+        matcher = difflib.SequenceMatcher(None, old_lines, new_lines)
+        changes = [change for change in matcher.get_opcodes() if change[0] != "equal"]
+
+        # from the beginning of the first change to the end of the last one
+        _, old_start, _, new_start, _ = changes[0]
+        _, _, old_end, _, new_end = changes[-1]
+        old_text = "".join(old_lines[old_start:old_end])
+        new_text = "".join(new_lines[new_start:new_end])
+        if not old_text or source.count(old_text) != 1:
             return None
-        return source.replace(removed, added)
+        return source.replace(old_text, new_text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +101,8 @@ def mutations_of(source: str) -> tuple[Any, Sequence[Any]]:
     """
     mutmut = _mutmut()
     tree = mutmut.MetadataWrapper(mutmut.cst.parse_module(source))
-    visitor = mutmut.MutationVisitor(mutmut.mutation_operators, mutmut.IgnoredCode(set(), set(), set()))
+    nothing_ignored = mutmut.IgnoredCode(set(), set(), set())
+    visitor = mutmut.MutationVisitor(mutmut.mutation_operators, nothing_ignored)
     mutated_tree = tree.visit(visitor)
     return mutated_tree, visitor.mutations
 
@@ -112,12 +119,14 @@ class Candidate:
 
     def lot(self, seed: str) -> str:
         """Return what decides whether it is drawn."""
-        return hashlib.sha256(f"{seed} {self.module} {self.number}".encode()).hexdigest()
+        identity = f"{seed} {self.module} {self.number}"
+        return hashlib.sha256(identity.encode()).hexdigest()
 
     def mutant(self) -> Mutant:
         """Write the mutated module."""
-        mutation = self.mutation
-        mutated_tree = _mutmut().deep_replace(self.tree, mutation.original_node, mutation.mutated_node)
+        mutated_tree = _mutmut().deep_replace(
+            self.tree, self.mutation.original_node, self.mutation.mutated_node
+        )
         return Mutant(module=self.module, original=self.original, mutated=mutated_tree.code)
 
 
@@ -125,11 +134,20 @@ def module_candidates(module: str, source: str) -> list[Candidate]:
     """Return every mutation of a module's functions and methods, as mutmut makes them."""
     original = mutants.undecorated(source)
     tree, mutations = mutations_of(original)
-    return [
-        Candidate(module=module, original=original, tree=tree, mutation=mutation, number=number)
-        for number, mutation in enumerate(mutations)
-        if mutation.contained_by_top_level_function is not None
-    ]
+
+    candidates: list[Candidate] = []
+    for number, mutation in enumerate(mutations):
+        if mutation.contained_by_top_level_function is None:
+            continue
+        candidate = Candidate(
+            module=module,
+            original=original,
+            tree=tree,
+            mutation=mutation,
+            number=number,
+        )
+        candidates.append(candidate)
+    return candidates
 
 
 def drawn_mutants(seed: str, size: int) -> list[Mutant]:
@@ -138,36 +156,56 @@ def drawn_mutants(seed: str, size: int) -> list[Mutant]:
     for module in load_toml(mutants.DATA_FILE, mutants.Mutants).modules:
         source = process.capture(["git", "show", f"{seed}:{module}"], cwd=ROOT).stdout
         candidates += module_candidates(module, source)
-    drawn = sorted(candidates, key=lambda candidate: candidate.lot(seed))[:size]
-    return [candidate.mutant() for candidate in sorted(drawn, key=lambda candidate: candidate.module)]
+
+    candidates.sort(key=lambda candidate: candidate.lot(seed))
+    drawn_candidates = sorted(candidates[:size], key=lambda candidate: candidate.module)
+    return [candidate.mutant() for candidate in drawn_candidates]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Copy:
-    """A copy of a checkout, to change modules in, and the pytest options that all its runs take."""
+    """A copy of a checkout, to change modules in."""
 
     folder: Path
 
     @classmethod
     def of(cls, checkout: Path, folder: Path) -> "Copy":
         """Copy every file of a checkout that git does not ignore."""
-        listing = process.capture(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=checkout).stdout
-        for name in filter(None, listing.split("\0")):
-            if (checkout / name).is_file():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(checkout / name, folder / name)
+        command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        listing = process.capture(command, cwd=checkout).stdout
+        for name in listing.split("\0"):
+            source = checkout / name
+            target = folder / name
+            # deleted files are listed, too, and an empty name comes last
+            if source.is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, target)
         return cls(folder=folder)
 
-    def run_tests(self, words: Sequence[str]) -> process.Completed:
-        """Run tests in the copy."""
+    def run_tests(self, arguments: Sequence[str]) -> process.Completed:
+        """Run tests in the copy, with arguments of pytest."""
         # temporary files that mutants leave behind may not fail the tests of others
         with tempfile.TemporaryDirectory(prefix="mutant-tests-") as temporary:
-            environment = process.inherited(TMPDIR=temporary)
-            options = ("-q", "-p", "no:cacheprovider", "--hypothesis-profile=few", "-m", "not processes")
-            limit = ("prlimit", f"--cpu={_CPU_SECONDS}")
-            command = [*limit, sys.executable, "-m", "pytest", *options, *words]
+            command = [
+                "prlimit",
+                f"--cpu={_CPU_SECONDS}",
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                "--hypothesis-profile=few",
+                "-m",
+                "not processes",
+                *arguments,
+            ]
             return process.capture(
-                command, cwd=self.folder, env=environment, check=False, timeout=_TIMEOUT_SECONDS
+                command,
+                cwd=self.folder,
+                env=process.inherited(TMPDIR=temporary),
+                check=False,
+                timeout=_TIMEOUT_SECONDS,
             )
 
     def failing_tests(self, tests: Sequence[str]) -> list[str]:
@@ -179,73 +217,113 @@ class Copy:
         completed = self.run_tests([*tests, "-rfE", "--tb=no"])
         failing = _FAILED_TEST.findall(completed.stdout)
         if completed.returncode and not failing:
-            raise CheckError(
-                f"{' '.join(tests)} cannot be run in {self.folder}.", hint=completed.stdout[-2000:]
-            )
+            names = " ".join(tests)
+            output_end = completed.stdout[-2000:]
+            raise CheckError(f"{names} cannot be run in {self.folder}.", hint=output_end)
         return failing
 
 
-def judge(copy: Copy, mutant: Mutant, words: Sequence[str], *, number: int) -> Verdict:
-    """Put a mutant in the place of its module, run tests, and put the module back."""
+def judge(copy: Copy, mutant: Mutant, arguments: Sequence[str], *, number: int) -> Verdict:
+    """Return what tests say of a mutant that is in the place of its module while they run."""
     path = copy.folder / mutant.module
     source = path.read_text("utf-8")
     mutated = mutant.applied_to(mutants.undecorated(source))
     if mutated is None:
         return Verdict(module=mutant.module, diff=mutant.diff, verdict="absent")
 
-    path.write_text(mutated, "utf-8")
-    os.utime(path, (_FIRST_TIME + number, _FIRST_TIME + number))
+    _write_module(path, mutated, modified=_FIRST_TIME + number)
     try:
-        completed = copy.run_tests([*words, "-x"])
+        completed = copy.run_tests([*arguments, "-x"])
         verdict = _VERDICTS.get(completed.returncode, "killed")
     except ProcessError:
         verdict = "timeout"
     finally:
-        path.write_text(source, "utf-8")
-        os.utime(path, (_FIRST_TIME - 1, _FIRST_TIME - 1))
+        _write_module(path, source, modified=_FIRST_TIME - 1)
     return Verdict(module=mutant.module, diff=mutant.diff, verdict=verdict)
 
 
-def judge_all(checkout: Path, drawn: Sequence[Mutant], results: Path | None) -> list[Verdict]:
-    """Judge mutants by a checkout's tests, and keep the verdicts after each."""
-    commit = process.capture(["git", "rev-parse", "HEAD"], cwd=checkout).stdout.strip()
+def _write_module(path: Path, source: str, *, modified: int) -> None:
+    path.write_text(source, "utf-8")
+    os.utime(path, (modified, modified))
+
+
+class Judgement:
+    """The verdicts of a checkout's tests so far, and its tests that fail without any mutant, by module."""
+
+    def __init__(self, checkout: Path) -> None:
+        self.commit = process.capture(["git", "rev-parse", "HEAD"], cwd=checkout).stdout.strip()
+        self.excluded_tests: dict[str, list[str]] = {}
+        self.verdicts: list[Verdict] = []
+
+    def counts(self) -> Counter[str]:
+        """Return how many mutants have each verdict."""
+        return Counter(verdict.verdict for verdict in self.verdicts)
+
+    def write(self, path: Path) -> None:
+        """Write all of it to a JSON file."""
+        document: dict[str, object] = {
+            "checkout": self.commit,
+            "excluded_tests": self.excluded_tests,
+            "counts": self.counts(),
+            "mutants": [asdict(verdict) for verdict in self.verdicts],
+        }
+        files.write_json(path, json.loads(json.dumps(document)))
+
+
+def judge_all(checkout: Path, drawn: Sequence[Mutant], results: Path | None) -> Judgement:
+    """Judge mutants by a checkout's tests, and write the verdicts to a file after each."""
     judged_modules = load_toml(checkout / "docs/mutants.toml", mutants.Mutants).modules
-    verdicts: list[Verdict] = []
-    excluded: dict[str, list[str]] = {}
+    judgement = Judgement(checkout)
+
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copy = Copy.of(checkout, Path(folder))
         for number, mutant in enumerate(drawn):
-            tests = mutants.unit_tests(mutant.module, judged_modules[mutant.module])
-            if mutant.module not in excluded:
-                excluded[mutant.module] = copy.failing_tests(tests)
-            deselected = [f"--deselect={test}" for test in excluded[mutant.module]]
-            verdict = judge(copy, mutant, [*tests, *deselected], number=number)
-            verdicts.append(verdict)
+            module = mutant.module
+            tests = mutants.unit_tests(module, judged_modules[module])
+            if module not in judgement.excluded_tests:
+                judgement.excluded_tests[module] = copy.failing_tests(tests)
+            deselections = [f"--deselect={test}" for test in judgement.excluded_tests[module]]
+
+            verdict = judge(copy, mutant, [*tests, *deselections], number=number)
             console.say(f"{number + 1}/{len(drawn)} {verdict.verdict}: {verdict.diff}")
+            judgement.verdicts.append(verdict)
             if results is not None:
-                document = {
-                    "checkout": commit,
-                    "excluded_tests": excluded,
-                    "counts": Counter(verdict.verdict for verdict in verdicts),
-                    "mutants": [asdict(verdict) for verdict in verdicts],
-                }
-                files.write_json(results, json.loads(json.dumps(document)))
-    return verdicts
+                judgement.write(results)
+    return judgement
 
 
-def main(words: Sequence[str]) -> int:
+def main(command_line: Sequence[str]) -> int:
     """Draw mutants and judge them."""
     parser = argparse.ArgumentParser(prog="python -m tests.promises.mutants", description=__doc__)
-    parser.add_argument("--sample", type=int, default=200, help="how many mutants to draw")
-    parser.add_argument("--seed", required=True, help="the full hash of the commit whose modules are mutated")
-    parser.add_argument("--checkout", type=Path, default=ROOT, help="where the tests are")
-    parser.add_argument("--results", type=Path, help="a JSON file for the verdicts")
-    arguments = parser.parse_args(words)
-    verdicts = judge_all(
-        arguments.checkout.resolve(), drawn_mutants(arguments.seed, arguments.sample), arguments.results
+    parser.add_argument(
+        "--sample",
+        type=int,
+        default=200,
+        help="how many mutants to draw",
     )
-    counts = Counter(verdict.verdict for verdict in verdicts)
-    console.result("\n".join(f"{verdict}: {count}" for verdict, count in sorted(counts.items())))
+    parser.add_argument(
+        "--seed",
+        required=True,
+        help="the full hash of the commit whose modules are mutated",
+    )
+    parser.add_argument(
+        "--checkout",
+        type=Path,
+        default=ROOT,
+        help="where the tests are",
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        help="a JSON file for the verdicts",
+    )
+    arguments = parser.parse_args(command_line)
+
+    drawn = drawn_mutants(arguments.seed, arguments.sample)
+    judgement = judge_all(arguments.checkout.resolve(), drawn, arguments.results)
+
+    for verdict, count in sorted(judgement.counts().items()):
+        console.result(f"{verdict}: {count}")
     return 0
 
 

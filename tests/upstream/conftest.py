@@ -38,8 +38,11 @@ sources = named_by("--sources")
 @pytest.fixture(scope="session")
 def upstream_sources(sources: Path) -> dict[str, Path]:
     """Map projects to repositories, of those that are there."""
-    repositories = {project: sources / name for project, name in REPOSITORIES.items()}
-    return {project: path for project, path in repositories.items() if path.is_dir()}
+    repositories: dict[str, Path] = {}
+    for project, name in REPOSITORIES.items():
+        if (sources / name).is_dir():
+            repositories[project] = sources / name
+    return repositories
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """The sample's projects read what upstream's read of what our builds set, and link as upstream's link."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -31,25 +32,55 @@ SETTINGS = (
     "CMAKE_INSTALL_RPATH_USE_LINK_PATH",
 )  # fmt: skip
 PROGRAM = "torch_shm_manager"
+LINK_OPTION = "-Wl,--no-as-needed"
+SEARCH_PATH = re.compile(r"-rpath\b|INSTALL_RPATH\b|runtime_library_dirs\s*=")
 
 
-def code(root: Path, *patterns: str) -> str:
+def code(project: Path, *patterns: str) -> str:
     """Return the code of a project's build files, without comments."""
-    found = {path for pattern in patterns for path in root.glob(pattern)}
-    inside = sorted(path for path in found if "third_party" not in path.relative_to(root).parts)
-    assert inside, f"{root} has none of {patterns}"
-    text = "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in inside)
+    files: set[Path] = set()
+    for pattern in patterns:
+        files.update(project.glob(pattern))
+
+    text = ""
+    for path in sorted(files):
+        if "third_party" not in path.relative_to(project).parts:
+            text += path.read_text(encoding="utf-8", errors="replace") + "\n"
+    assert text, f"{project} has none of {patterns}"
     return re.sub(r"(^|\s)(#|//).*", "", text)
 
 
+def build_code(project: Path, torch: Path) -> str:
+    """Return a project's code that reads variables; extensions are compiled by torch's own module."""
+    return code(project, *BUILD_FILES) + code(torch, "torch/utils/cpp_extension.py")
+
+
 def reads(text: str, name: str) -> bool:
+    """Return whether code reads a variable."""
     return re.search(rf"\b{name}\b", text) is not None
 
 
-def settings(text: str) -> dict[str, set[str]]:
-    own = text.replace("${_rpath_portable_origin}", "$ORIGIN")
-    found = re.findall(rf"set\(({'|'.join(SETTINGS)})\s+\"?([^\s\")]+)", own)
-    return {name: {value for key, value in found if key == name} for name in SETTINGS}
+def variables_read(text: str, names: Iterable[str]) -> set[str]:
+    """Return the variables of these names that code reads."""
+    return {name for name in names if reads(text, name)}
+
+
+def cmake_settings(torch: Path) -> dict[str, set[str]]:
+    """Return the values that a torch's CMake code gives to each of `SETTINGS`."""
+    text = code(torch, "CMakeLists.txt", "cmake/Dependencies.cmake")
+    text = text.replace("${_rpath_portable_origin}", "$ORIGIN")
+
+    values: dict[str, set[str]] = {}
+    for name, value in re.findall(rf"set\(({'|'.join(SETTINGS)})\s+\"?([^\s\")]+)", text):
+        values.setdefault(name, set()).add(value)
+    return values
+
+
+def sources_of(upstream_sources: dict[str, Path], project: str) -> Path:
+    """Return a project's repository; a test is skipped where it is not there."""
+    if project not in upstream_sources:
+        pytest.skip(f"--sources has no {project}")
+    return upstream_sources[project]
 
 
 @pytest.mark.parametrize("project", ["torch", "audio", "vision"])
@@ -57,72 +88,60 @@ def settings(text: str) -> dict[str, set[str]]:
 def test_the_sample_reads_each_variable_that_upstream_reads_and_our_plans_set(
     torch_sources: Path, upstream_sources: dict[str, Path], project: str, *, gpu: bool
 ) -> None:
-    if project not in upstream_sources:
-        pytest.skip(f"--sources has no {project}")
-    made = plan_project(project, has_gpu=gpu, max_jobs=2, torch_version="2.6.0")
-    # extensions are compiled by torch's own module
-    theirs, ours = (
-        code(root, *BUILD_FILES) + code(torch, "torch/utils/cpp_extension.py")
-        for root, torch in (
-            (upstream_sources[project], torch_sources),
-            (SAMPLE / project, SAMPLE / "torch"),
-        )
-    )
-    read = {name for name in made.env if reads(theirs, name)}
-    assert len(read) > 5, "upstream's build files were not found"
-    assert {name for name in read if not reads(ours, name)} <= NOT_READ.keys()
+    plan = plan_project(project, has_gpu=gpu, max_jobs=2, torch_version="2.6.0")
+    upstreams_code = build_code(sources_of(upstream_sources, project), torch_sources)
+    samples_code = build_code(SAMPLE / project, SAMPLE / "torch")
+
+    variables = variables_read(upstreams_code, plan.env)
+    assert len(variables) > 5, "upstream's build files were not found"
+    assert variables - variables_read(samples_code, variables) <= NOT_READ.keys()
 
 
 def test_each_reason_is_still_needed() -> None:
-    torch = code(SAMPLE / "torch", *BUILD_FILES)
-    sets = {
-        name
-        for project in ("torch", "audio")
-        for name in plan_project(project, torch_version="2", max_jobs=2).env
-    }
-    assert sets >= NOT_READ.keys()
-    assert {name for name in NOT_READ if reads(torch, name)} <= {"MAX_JOBS", "PATH"}, (
-        "the sample reads it now"
-    )
+    variables: set[str] = set()
+    for project in ("torch", "audio"):
+        variables |= set(plan_project(project, torch_version="2", max_jobs=2).env)
+    assert variables >= NOT_READ.keys()
+
+    samples_code = code(SAMPLE / "torch", *BUILD_FILES)
+    assert variables_read(samples_code, NOT_READ) <= {"MAX_JOBS", "PATH"}
 
 
 def test_the_samples_torch_is_linked_with_upstreams_settings(torch_sources: Path) -> None:
-    theirs, ours = (
-        settings(code(root, "CMakeLists.txt", "cmake/Dependencies.cmake"))
-        for root in (torch_sources, SAMPLE / "torch")
-    )
-    assert theirs == ours
-    assert all(ours.values())
-    flags = "-Wl,--no-as-needed"
-    assert reads(code(torch_sources, "CMakeLists.txt"), flags[1:])
-    assert flags in code(SAMPLE / "torch", "CMakeLists.txt")
+    settings = cmake_settings(SAMPLE / "torch")
+    assert settings.keys() == set(SETTINGS)
+    assert settings == cmake_settings(torch_sources)
+
+    assert reads(code(torch_sources, "CMakeLists.txt"), LINK_OPTION.removeprefix("-"))
+    assert LINK_OPTION in code(SAMPLE / "torch", "CMakeLists.txt")
 
 
 def test_libraries_beside_torchs_find_them_as_upstreams_do(torch_sources: Path) -> None:
-    ours = code(SAMPLE / "torch", "CMakeLists.txt")
+    samples_code = code(SAMPLE / "torch", "CMakeLists.txt")
     assert 'make_relative_rpath_args("lib")' in code(torch_sources, "setup.py")
-    assert re.search(r"torch_stub PROPERTIES[^)]* INSTALL_RPATH \$ORIGIN/lib\)", ours)
-    theirs = code(torch_sources, "torch/lib/libshm/CMakeLists.txt").replace(
-        "${_rpath_portable_origin}", "$ORIGIN"
-    )
-    wanted = rf'{PROGRAM} PROPERTIES\s+INSTALL_RPATH "?\$ORIGIN/\.\./lib"?\)'
-    assert re.search(wanted, theirs)
-    assert re.search(wanted, ours)
+    assert re.search(r"torch_stub PROPERTIES[^)]* INSTALL_RPATH \$ORIGIN/lib\)", samples_code)
+
+    programs_code = code(torch_sources, "torch/lib/libshm/CMakeLists.txt")
+    programs_code = programs_code.replace("${_rpath_portable_origin}", "$ORIGIN")
+    rpath_of_program = rf'{PROGRAM} PROPERTIES\s+INSTALL_RPATH "?\$ORIGIN/\.\./lib"?\)'
+    assert re.search(rpath_of_program, programs_code)
+    assert re.search(rpath_of_program, samples_code)
 
 
 @pytest.mark.parametrize("project", ["audio", "vision"])
 def test_extensions_get_no_search_path(
     torch_sources: Path, upstream_sources: dict[str, Path], project: str
 ) -> None:
-    if project not in upstream_sources:
-        pytest.skip(f"--sources has no {project}")
-    for root, torch in ((upstream_sources[project], torch_sources), (SAMPLE / project, SAMPLE / "torch")):
-        # torchvision's CMakeLists.txt makes a C++ library, which is in no wheel
-        files = ("setup.py",) if project == "vision" else BUILD_FILES
-        assert not re.search(r"-rpath\b|INSTALL_RPATH\b|runtime_library_dirs\s*=", code(root, *files))
-        linked = code(torch, "torch/utils/cpp_extension.py")
-        # the one there is for extensions that are compiled when they are imported
-        assert linked.count("-Wl,-rpath") == linked.count("-Wl,-rpath,{TORCH_LIB_PATH}")
+    # torchvision's CMakeLists.txt makes a C++ library, which is in no wheel.
+    files = ("setup.py",) if project == "vision" else BUILD_FILES
+
+    for sources in (sources_of(upstream_sources, project), SAMPLE / project):
+        assert not SEARCH_PATH.search(code(sources, *files))
+    for torch in (torch_sources, SAMPLE / "torch"):
+        extension_code = code(torch, "torch/utils/cpp_extension.py")
+        # This search path is for extensions that are compiled when they are imported.
+        paths_of_torch = extension_code.count("-Wl,-rpath,{TORCH_LIB_PATH}")
+        assert extension_code.count("-Wl,-rpath") == paths_of_torch
 
 
 @pytest.mark.parametrize("name", ["requirements.txt", "setup.py", "pyproject.toml"])

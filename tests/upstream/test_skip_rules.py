@@ -32,23 +32,24 @@ def collected(
     """Return what pytest collects with these rules."""
     folder = tmp_path_factory.mktemp("collected")
     settings = plugin.Settings(root=str(torch_sources), events=str(folder), rules=rules)
-    command = [str(torch_python), "-m", "pytest", *plugin.arguments(folder / "settings.json", settings)]
-    command += ["-p", "no:cacheprovider", "-q", "--collect-only", *FILES]
-    env = process.inherited(PYTHONPATH=str(plugin.TARGET), PYTEST_ADDOPTS=None)
-    process.capture(command, cwd=torch_sources / "test", env=env, check=False)
+    command = [str(torch_python), "-m", "pytest", "-p", "no:cacheprovider", "-q", "--collect-only"]
+    command += plugin.arguments(folder / "settings.json", settings)
+    environment = process.inherited(PYTHONPATH=str(plugin.TARGET), PYTEST_ADDOPTS=None)
+
+    process.capture([*command, *FILES], cwd=torch_sources / "test", env=environment, check=False)
+
     (events,) = plugin.read_events(folder)
     return events
 
 
 def test_a_pattern_takes_just_the_tests_that_it_means(collected: plugin.Events) -> None:
-    start = "test/test_unary_ufuncs.py::TestUnaryUfuncsCPU::test_reference_numerics_"
-    meant = {
-        test for test in collected.existing if test.startswith(start) and "_special_airy_ai_cpu_" in test
-    }
+    prefix = "test/test_unary_ufuncs.py::TestUnaryUfuncsCPU::test_reference_numerics_"
+    infix = "_special_airy_ai_cpu_"
+    tests_of_airy = {test for test in collected.existing if test.startswith(prefix) and infix in test}
 
     assert len(collected.existing) > 10_000
-    assert set(collected.rules["mine.airy"]) == meant
-    assert 5 < len(meant) < 100
+    assert set(collected.rules["mine.airy"]) == tests_of_airy
+    assert 5 < len(tests_of_airy) < 100
 
 
 def test_every_real_id_is_a_pattern_for_itself(collected: plugin.Events) -> None:
@@ -62,16 +63,18 @@ def test_a_rule_whose_tests_are_gone_takes_none(collected: plugin.Events) -> Non
 
 def test_the_projects_rules_name_files_that_there_are(torch_sources: Path) -> None:
     """A file that upstream renamed takes its rules along, unseen."""
-    files = [path.relative_to(torch_sources).as_posix() for path in (torch_sources / "test").rglob("*.py")]
+    paths = list((torch_sources / "test").rglob("*.py"))
+    files = [path.relative_to(torch_sources).as_posix() for path in paths]
     assert files
-    missing: set[str] = set()
+
+    tests_without_file: set[str] = set()
     for rule in skip_rules.load():
         for test in rule.table.tests:
-            path = test.partition("::")[0]
-            if path.endswith(".py") and not any(plugin.matches(path, file) for file in files):
-                missing.add(test)
+            pattern = test.partition("::")[0]
+            if pattern.endswith(".py") and not any(plugin.matches(pattern, file) for file in files):
+                tests_without_file.add(test)
 
-    assert missing <= {
+    assert tests_without_file <= {
         # since torch 2.12
         "test/inductor/test_control_flow.py::ScanTests::test_cond_in_scan*",
     }

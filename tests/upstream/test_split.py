@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 import zipfile
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,119 +18,161 @@ from pytorch_build.split.split_wheel import split_wheel
 from pytorch_build.split.take_apart import open_library
 from pytorch_build.split.verify import reference_of
 from rocm_packaging.packages import kpack
+from tests.kit.findings import errors_among
 from tests.kit.hip_libraries import SOURCE_NAMES, write_sources, write_wheel_around, write_wheel_of
 
 # What is read into memory at once.
-MOST = 250 << 20
+MAX_LIBRARY_BYTES = 250 << 20
 
 
-@pytest.fixture(name="fat", scope="module")
-def fat_fixture(rocm7_artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found: dict[str, Path] = {}
+def is_fat_library(path: Path) -> bool:
+    """Return whether a file is a library with device code, and small enough for memory."""
+    if path.is_symlink() or path.stat().st_size > MAX_LIBRARY_BYTES:
+        return False
+    with path.open("rb") as stream:
+        is_elf = stream.read(4) == b"\x7fELF"
+    return is_elf and open_library(path).device_code() is not None
+
+
+@pytest.fixture(scope="module")
+def rocm_wheel(rocm7_artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a wheel with the fat libraries of ROCm's unsplit artifacts."""
+    libraries: dict[str, Path] = {}
     for path in sorted((rocm7_artifacts / "unsplit").rglob("lib*.so.*")):
-        if path.is_symlink() or path.stat().st_size > MOST:
-            continue
-        with path.open("rb") as stream:
-            is_library = stream.read(4) == b"\x7fELF"
-        if is_library and open_library(path).device_code() is not None:
-            found.setdefault(f"torch/lib/{path.name.partition('.so')[0]}.so", path)
-    if not found:
+        name = path.name.partition(".so")[0]
+        if is_fat_library(path):
+            libraries.setdefault(f"torch/lib/{name}.so", path)
+    if not libraries:
         pytest.skip("the unsplit artifacts hold no fat library")
-    return write_wheel_of(found, tmp_path_factory.mktemp("fat"))
+    return write_wheel_of(libraries, tmp_path_factory.mktemp("fat"))
 
 
-def test_real_libraries_are_split_and_held_against_the_fat_ones(fat: Path, tmp_path: Path) -> None:
-    host, *devices = split_wheel(fat, tmp_path / "parts")
-    assert len(devices) > 1
+@pytest.mark.nightly
+def test_real_libraries_are_split_and_held_against_the_fat_ones(rocm_wheel: Path, tmp_path: Path) -> None:
+    host, *device_wheels = split_wheel(rocm_wheel, tmp_path / "parts")
+
+    assert len(device_wheels) > 1
     require_sound(host)
-    with zipfile.ZipFile(host) as archive, zipfile.ZipFile(fat) as old:
-        for info in old.infolist():
-            if info.filename.startswith("torch/"):
-                assert archive.getinfo(info.filename).file_size < info.file_size
-                (tmp_path / "library").write_bytes(archive.read(info.filename))
-                found = reference_of(tmp_path / "library")
-                assert found is not None
-                assert f"torch/{found.binary}" == info.filename
+    library = tmp_path / "library"
+    with zipfile.ZipFile(host) as host_archive, zipfile.ZipFile(rocm_wheel) as fat_archive:
+        for fat_member in fat_archive.infolist():
+            if not fat_member.filename.startswith("torch/"):
+                continue
+            assert host_archive.getinfo(fat_member.filename).file_size < fat_member.file_size
 
+            library.write_bytes(host_archive.read(fat_member.filename))
+            reference = reference_of(library)
+            assert reference is not None
+            assert f"torch/{reference.binary}" == fat_member.filename
+
+
+# What hipcc compiles
 
 TARGETS = ("gfx90a:xnack-", "gfx90a:xnack+", "gfx1030")
+ARCHIVE_NAMES = ("gfx1030", "gfx90a")
 RPATH = "$ORIGIN/../../_rocm_sdk_core/lib"
+DATA = 'extern "C" const char* said; const char* said = "data that follows";\n'
 # Loading runs what registers the code of each file: with the fat library, and with the one without code.
 LOAD = "import ctypes, sys; lib = ctypes.CDLL(sys.argv[1]); print(ctypes.c_char_p.in_dll(lib, 'said').value)"
+BUNDLE_START = b"__CLANG_OFFLOAD_BUNDLE__"
+
+# The number of a bundle, and its target -> the SHA-256 of its code
+CodeDigests = dict[tuple[int, str], str]
 
 
-@pytest.fixture(name="compiled", scope="module")
-def compiled_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compile a library of three files with three kernels each, for two targets, one of them in two modes."""
     if shutil.which("hipcc") is None:
         pytest.skip("hipcc is not on the PATH")
     folder = tmp_path_factory.mktemp("hip")
-    sources = write_sources(folder)
-    (folder / "data.cpp").write_text('extern "C" const char* said; const char* said = "data that follows";\n')
-    argv: list[str] = ["hipcc", "-fPIC", "-shared", "-O2", *(f"--offload-arch={one}" for one in TARGETS)]
-    argv += [
-        *sources,
-        "data.cpp",
-        "-o",
-        "libtorch_hip.so",
-        f"-Wl,--disable-new-dtags,-rpath,{RPATH}",
-    ]
-    # where a compiler for NVIDIA is on the PATH, hipcc's scripts would choose that platform
-    process.capture(argv, cwd=folder, env=process.inherited(HIP_PLATFORM="amd"))
+    (folder / "data.cpp").write_text(DATA)
+
+    command = ["hipcc", "-fPIC", "-shared", "-O2", "-o", "libtorch_hip.so"]
+    command += [f"--offload-arch={target}" for target in TARGETS]
+    command += [f"-Wl,--disable-new-dtags,-rpath,{RPATH}"]
+    command += [*write_sources(folder), "data.cpp"]
+    # Where a compiler for NVIDIA is on the PATH, hipcc's scripts would choose that platform.
+    process.capture(command, cwd=folder, env=process.inherited(HIP_PLATFORM="amd"))
     return folder / "libtorch_hip.so"
 
 
-@pytest.fixture(name="parts", scope="module")
-def parts_fixture(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
-    return split_wheel(
-        write_wheel_around(compiled, tmp_path_factory.mktemp("hipcc")), tmp_path_factory.mktemp("parts")
-    )
+@pytest.fixture(scope="module")
+def wheels(library: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+    """Return the host wheel and the device wheels of the library."""
+    fat_wheel = write_wheel_around(library, tmp_path_factory.mktemp("hipcc"))
+    return split_wheel(fat_wheel, tmp_path_factory.mktemp("parts"))
 
 
-def unbundled(library: Path, folder: Path) -> dict[tuple[int, str], str]:
-    """Take the code out by LLVM's own tools: (number of the bundle, target) -> SHA-256."""
+def extract_bundles(library: Path, folder: Path) -> list[bytes]:
+    """Return the bundles of device code in a library, as binutils read it."""
     section = folder / "section"
-    dump: list[str | Path] = ["objcopy", "--dump-section", f".hip_fatbin={section}", library, folder / "copy"]
-    process.capture(dump)
-    data = section.read_bytes()
-    starts = [found.start() for found in re.finditer(b"__CLANG_OFFLOAD_BUNDLE__", data)]
+    process.capture(["objcopy", "--dump-section", f".hip_fatbin={section}", library, folder / "copy"])
+
+    content = section.read_bytes()
+    starts = [match.start() for match in re.finditer(BUNDLE_START, content)]
+    return [content[start:end] for start, end in pairwise([*starts, len(content)])]
+
+
+def code_by_llvm(library: Path, folder: Path) -> CodeDigests:
+    """Return the digests of the code that LLVM's own tool takes out of a library."""
     bundler = shutil.which("clang-offload-bundler") or shutil.which("clang-offload-bundler-15")
     if bundler is None:
         pytest.skip("clang-offload-bundler is not on the PATH")
-    found = {}
-    for index, (start, end) in enumerate(zip(starts, [*starts[1:], len(data)], strict=True)):
-        (folder / "bundle").write_bytes(data[start:end])
+
+    digests: CodeDigests = {}
+    bundle_file = folder / "bundle"
+    code_file = folder / "code"
+    for index, bundle in enumerate(extract_bundles(library, folder)):
+        bundle_file.write_bytes(bundle)
         for target in TARGETS:
-            words = [f"--targets=hipv4-amdgcn-amd-amdhsa--{target}", f"--input={folder / 'bundle'}"]
-            process.capture([bundler, "--unbundle", "--type=o", *words, f"--output={folder / 'code'}"])
-            found[index, target] = hashlib.sha256((folder / "code").read_bytes()).hexdigest()
-    return found
+            command = [bundler, "--unbundle", "--type=o", f"--targets=hipv4-amdgcn-amd-amdhsa--{target}"]
+            process.capture([*command, f"--input={bundle_file}", f"--output={code_file}"])
+            digests[index, target] = hashlib.sha256(code_file.read_bytes()).hexdigest()
+    return digests
+
+
+def code_in_archive(content: bytes) -> CodeDigests:
+    """Return the digests of the code that an archive holds for the library."""
+    stream = io.BytesIO(content)
+    archive = kpack.read(stream)
+
+    digests: CodeDigests = {}
+    for kernel in archive.kernels:
+        binary, _, index = kernel.binary.partition("#")
+        assert binary == "lib/libtorch_hip.so"
+        code = archive.content(stream, kernel)
+        digests[int(index), kernel.target] = hashlib.sha256(code).hexdigest()
+    return digests
 
 
 def test_archives_hold_what_llvms_own_tool_takes_out(
-    compiled: Path, parts: tuple[Path, ...], tmp_path: Path
+    library: Path, wheels: tuple[Path, ...], tmp_path: Path
 ) -> None:
-    expected = unbundled(compiled, tmp_path)
+    expected = code_by_llvm(library, tmp_path)
     assert len(expected) == len(SOURCE_NAMES) * len(TARGETS)
-    found = {}
-    for wheel, gpu in zip(parts[1:], ("gfx1030", "gfx90a"), strict=True):
+
+    digests: CodeDigests = {}
+    for wheel, gpu in zip(wheels[1:], ARCHIVE_NAMES, strict=True):
         with zipfile.ZipFile(wheel) as archive:
-            stream = io.BytesIO(archive.read(f"torch/.kpack/torch_{gpu}.kpack"))
-        held = kpack.read(stream)
-        for kernel in held.kernels:
-            binary, _, index = kernel.binary.partition("#")
-            assert binary == "lib/libtorch_hip.so"
-            digest = hashlib.sha256(held.content(stream, kernel)).hexdigest()
-            found[int(index), kernel.target] = digest
-    assert {key: digest for key, digest in found.items() if key in expected} == expected
+            digests |= code_in_archive(archive.read(f"torch/.kpack/torch_{gpu}.kpack"))
+
+    assert digests.items() >= expected.items()
 
 
-def test_the_library_loads_without_its_code(compiled: Path, parts: tuple[Path, ...], tmp_path: Path) -> None:
-    errors = [one for one in check_wheels(parts) if one.severity == "error" and one.check != "size"]
-    assert errors == []
-    with zipfile.ZipFile(parts[0]) as archive:
-        host = tmp_path / "libtorch_hip.so"
-        host.write_bytes(archive.read("torch/lib/libtorch_hip.so"))
-    assert host.stat().st_size < compiled.stat().st_size - 50_000
-    answers = [process.capture([sys.executable, "-c", LOAD, one], check=False) for one in (compiled, host)]
-    assert answers[0].stdout == answers[1].stdout == "b'data that follows'\n", answers
+def load_library(path: Path) -> str:
+    """Load a library in a process of its own; return the text that its data holds."""
+    return process.capture([sys.executable, "-c", LOAD, path], check=False).stdout
+
+
+def test_the_library_loads_without_its_code(library: Path, wheels: tuple[Path, ...], tmp_path: Path) -> None:
+    errors = errors_among(check_wheels(wheels))
+    assert [error for error in errors if error.check != "size"] == []
+
+    host_library = tmp_path / "libtorch_hip.so"
+    with zipfile.ZipFile(wheels[0]) as archive:
+        host_library.write_bytes(archive.read("torch/lib/libtorch_hip.so"))
+
+    assert host_library.stat().st_size < library.stat().st_size - 50_000
+    assert load_library(library) == "b'data that follows'\n"
+    assert load_library(host_library) == "b'data that follows'\n"

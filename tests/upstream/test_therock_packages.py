@@ -11,11 +11,12 @@ from packaging.utils import canonicalize_name
 from ci.promote.candidates import rewrite_set
 from ci.promote.version_change import RocmChange
 from core import process
-from core.junit import read_file
+from core.junit import Document, read_file
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 from rocm_packaging.sample.facts import FAMILY_TARGETS, TARGETS
 from tests.kit.clones import Clone
 from tests.kit.therock.checkout import TheRock
+from tests.kit.upstream_inputs import distributions_of
 
 FAMILY = FAMILIES[0]
 BUILDS = ("build_triton", "build_torch", "build_audio", "build_vision", "build_apex")
@@ -26,86 +27,115 @@ class Checkout(Clone):
     """A clone of this repository, and a folder of TheRock's packages."""
 
     packages: Path
-    libraries: str
+    is_split: bool
 
-    def stages(self, *words: str | Path, **env: str) -> None:
-        self.run_checked("nox", "-s", *words, "--gpu-family", FAMILY, **env)
+    @property
+    def libraries(self) -> str:
+        """The package with libraries, as its files are named."""
+        return "rocm_sdk_libraries" if self.is_split else "rocm_sdk_libraries_gfx94x_dcgpu"
+
+    @property
+    def device_distribution(self) -> str:
+        """The distribution that brings the code of the target."""
+        return "rocm-sdk-device-gfx942" if self.is_split else "rocm-sdk-libraries-gfx94x-dcgpu"
+
+    def run_sessions(self, *arguments: str | Path) -> None:
+        """Run sessions for the family."""
+        self.run_checked("nox", "-s", *arguments, "--gpu-family", FAMILY)
+
+    def run_rocm_tests(self, folder: Path, *options: str | Path) -> Document:
+        """Test the packages in a folder; return the report."""
+        junit = self.path.with_name("junit.xml")
+        self.run_sessions("test_rocm", "--", "--find-links", folder, "--junit", junit, *options)
+        return read_file(junit)
+
+
+def build_packages(therock: TheRock, folder: Path, *, split: bool) -> Path:
+    """Return a folder with the packages that TheRock's builder makes of the sample's artifacts."""
+    output = folder / "output"
+    therock.ask(
+        "build_packages",
+        artifacts=ensure_artifacts(folder / "artifacts", split=split),
+        output=output,
+        version=ROCM_VERSION,
+        linux="",
+        windows="",
+    )
+
+    # Where families differ, each has an sdist and a devel wheel in a folder of its own.
+    packages = folder / "packages"
+    packages.mkdir()
+    for path in (*output.glob("dist/rocm*"), *output.glob(f"dist/{FAMILY}/rocm*")):
+        shutil.copy2(path, packages)
+    return packages
 
 
 @pytest.fixture(scope="module", params=["unsplit", "split"])
 def checkout(
     request: pytest.FixtureRequest, therock: TheRock, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Checkout]:
-    split = request.param == "split"
+    """Return a clone, and TheRock's packages of a layout."""
+    is_split = request.param == "split"
     folder = tmp_path_factory.mktemp(request.param)
-    artifacts = ensure_artifacts(folder / "artifacts", split=split)
-    therock.ask(
-        "build_packages",
-        artifacts=artifacts,
-        output=folder / "made",
-        version=ROCM_VERSION,
-        linux="",
-        windows="",
-    )
-    # where families differ, each has an sdist and a devel wheel in a folder of its own
-    packages = folder / "packages"
-    packages.mkdir()
-    for place in (folder / "made/dist", folder / "made/dist" / FAMILY):
-        for file in place.glob("rocm*") if place.is_dir() else ():
-            shutil.copy2(file, packages)
+    packages = build_packages(therock, folder, split=is_split)
     Clone.create(folder / "checkout")
-    libraries = "rocm_sdk_libraries" if split else "rocm_sdk_libraries_gfx94x_dcgpu"
-    yield Checkout(path=folder / "checkout", packages=packages, libraries=libraries)
+    yield Checkout(path=folder / "checkout", packages=packages, is_split=is_split)
     shutil.rmtree(folder)
 
 
-def test_its_own_tests_pass_in_our_stage(checkout: Checkout, tmp_path: Path) -> None:
-    assert [path for path in checkout.packages.iterdir() if path.name.startswith(f"{checkout.libraries}-")]
-    junit = tmp_path / "junit.xml"
-    checkout.stages("test_rocm", "--", "--find-links", checkout.packages, "--junit", junit)
-    report = read_file(junit)
-    assert (report.failing, report.properties["rocm"]) == ((), ROCM_VERSION)
+def test_its_own_tests_pass_in_our_stage(checkout: Checkout) -> None:
+    assert list(checkout.packages.glob(f"{checkout.libraries}-*"))
+
+    report = checkout.run_rocm_tests(checkout.packages)
+
+    assert report.failing == ()
+    assert report.properties["rocm"] == ROCM_VERSION
+    assert checkout.device_distribution in report.properties["packages"].split(";")
     passed = {case.test.split("::")[0] for case in report.cases if case.outcome == "passed"}
-    assert passed >= {f"rocm_sdk.{group}" for group in ("base", "core", "libraries", "devel")}
-    device = (
-        f"{checkout.libraries.replace('_', '-')}" if "gfx" in checkout.libraries else "rocm-sdk-device-gfx942"
-    )
-    assert device in report.properties["packages"].split(";")
+    assert passed >= {"rocm_sdk.base", "rocm_sdk.core", "rocm_sdk.libraries", "rocm_sdk.devel"}
+
+
+def targets_in_sdist(sdist: Path, scratch: Path) -> set[str]:
+    """Return the GPU targets that an sdist's extras and lists name."""
+    process.capture(["tar", "xf", sdist, "-C", scratch])
+    folder = scratch / sdist.name.removesuffix(".tar.gz")
+    text = "\n".join(path.read_text() for path in folder.rglob("*") if path.is_file())
+    return {target for target in TARGETS if f"device-{target}" in text or f"append('{target}')" in text}
+
+
+def distribution_of(package: Path) -> str:
+    """Return the distribution that a file is of."""
+    return canonicalize_name(package.name.partition("-")[0])
 
 
 def test_a_release_of_one_target_passes_its_own_tests(checkout: Checkout, tmp_path: Path) -> None:
     """Of TheRock's packages of a candidate one target's are kept: the extras and lists of the others go."""
-    if "gfx" in checkout.libraries:
+    if not checkout.is_split:
         pytest.skip("unsplit packages have no device packages to leave out")
-    new = ROCM_VERSION.replace("7.99.0", "7.99.1")
-    change = RocmChange(old=ROCM_VERSION, new=new, targets=FAMILY_TARGETS[FAMILY])
-    files = sorted(checkout.packages.iterdir())
-    taken = [path for path in files if change.keeps_package(canonicalize_name(path.name.partition("-")[0]))]
-    assert len(taken) < len(files)
-    rewrite_set(taken, tmp_path / "new", change)
-    (sdist,) = (tmp_path / "new").glob("*.tar.gz")
-    process.capture(["tar", "xf", sdist, "-C", tmp_path])
-    texts = [
-        path.read_text()
-        for path in (tmp_path / sdist.name.removesuffix(".tar.gz")).rglob("*")
-        if path.is_file()
-    ]
-    left = {
-        gpu for gpu in TARGETS if any(f"device-{gpu}" in text or f"append('{gpu}')" in text for text in texts)
-    }
-    assert left == set(change.targets)
-    junit = tmp_path / "junit.xml"
-    words = ("--find-links", tmp_path / "new", "--version", new, "--junit", junit)
-    checkout.stages("test_rocm", "--", *words)
-    report = read_file(junit)
-    assert (report.failing, report.properties["rocm"]) == ((), new)
+    new_version = ROCM_VERSION.replace("7.99.0", "7.99.1")
+    change = RocmChange(old=ROCM_VERSION, new=new_version, targets=FAMILY_TARGETS[FAMILY])
+    packages = sorted(checkout.packages.iterdir())
+    kept_packages = [package for package in packages if change.keeps_package(distribution_of(package))]
+    assert len(kept_packages) < len(packages)
+
+    release = tmp_path / "release"
+    rewrite_set(kept_packages, release, change)
+
+    (sdist,) = release.glob("*.tar.gz")
+    assert targets_in_sdist(sdist, tmp_path) == set(change.targets)
+    report = checkout.run_rocm_tests(release, "--version", new_version)
+    assert report.failing == ()
+    assert report.properties["rocm"] == new_version
 
 
 def test_every_wheel_is_built_against_them_and_computes(checkout: Checkout) -> None:
-    sample = ("--torch-ref", "sample")
-    checkout.stages("resolve", "checkout", "--", *sample)
-    checkout.stages("install_rocm", *BUILDS, "--", *sample, "--rocm-find-links", checkout.packages)
-    checkout.stages("check_wheels", "index", "--", *sample)
-    checkout.stages("test_smoke", "--", *sample, "--rocm-find-links", checkout.packages)
-    wheels = list((checkout.path / f"out/local-linux/python/{FAMILY}").glob("*.whl"))
-    assert {path.name.partition("-")[0] for path in wheels} >= {"torch", "triton", "torchaudio", "apex"}
+    options = ("--torch-ref", "sample")
+    find_links = ("--rocm-find-links", checkout.packages)
+
+    checkout.run_sessions("resolve", "checkout", "--", *options)
+    checkout.run_sessions("install_rocm", *BUILDS, "--", *options, *find_links)
+    checkout.run_sessions("check_wheels", "index", "--", *options)
+    checkout.run_sessions("test_smoke", "--", *options, *find_links)
+
+    wheels = checkout.path.glob(f"out/local-linux/python/{FAMILY}/*.whl")
+    assert {"torch", "triton", "torchaudio", "apex"}.issubset(distributions_of(wheels))

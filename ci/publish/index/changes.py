@@ -17,7 +17,7 @@ from ci.publish.index.html_pages import (
     write_section,
 )
 from ci.publish.index.json_pages import RootPage, digest_of, write_project_page
-from ci.publish.index.listing import FLAT_PAGE, ROOT_FOLDER, Listing
+from ci.publish.index.listing import FLAT_PAGE, ROOT_FOLDER, ROOT_PAGE, Listing
 from ci.publish.index.sources import best_recorded_file
 from ci.publish.index.yanks import Yanks
 from core.stores import etag_of
@@ -174,10 +174,9 @@ def find_stale_paths(
     listing: Listing,
     settings: PageSettings,
     projects: Iterable[str],
-    root_path: str,
 ) -> Sequence[str]:
     """Return the pages that the index no longer has, such as those of a project whose files are gone."""
-    expected_paths = {root_path, *settings.front_paths()}
+    expected_paths = {ROOT_PAGE, *settings.front_paths()}
     for project in projects:
         expected_paths.update(settings.project_paths(project))
     return sorted(listing.pages.keys() - expected_paths)

@@ -10,7 +10,7 @@ import pytest
 from ci.job_runner import NoxRunner, Outcome, run_all, show_outcomes
 from ci.jobs import Job
 from ci.pipeline import NoxCall
-from core.errors import CheckError, DataError, ProcessError, UsageError
+from core.errors import CheckError, DataError, FatalError, MissingInputError, ProcessError, UsageError
 from tests.kit import machines
 from tests.kit.machines import Answer, answer_processes
 
@@ -156,9 +156,10 @@ def test_ends_with_what_failed_in_its_own_words() -> None:
     assert "continues" in raised.value.message
 
 
-def test_does_not_say_that_a_wrong_call_continues() -> None:
+@pytest.mark.parametrize("error", [UsageError, MissingInputError])
+def test_does_not_say_that_a_call_continues_which_has_to_be_corrected(error: type[FatalError]) -> None:
     with pytest.raises(ProcessError) as raised:
-        show_outcomes([failed_outcome("torch", exit_code=UsageError.exit_code)])
+        show_outcomes([failed_outcome("torch", exit_code=error.exit_code)])
 
     assert "1 of 1 jobs failed: torch." in raised.value.message
     assert "continues" not in raised.value.message

@@ -1,9 +1,9 @@
-"""What a search needs of the revisions among which it searches."""
+"""What is searched, by the options."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
 
-    from ci.bisection.differences import RevisionFacts
-    from ci.bisection.search import Revision
     from core.cli.options import Common
     from core.env import Interpreter
     from core.packages.package_source import PackageSource
@@ -74,34 +72,3 @@ class BisectRequest:
             if version is not None and not requirement.specifier:
                 requirement.specifier = SpecifierSet(f"=={version}")
         return install.request_packages(self.common, source, requirements, family, self.interpreter(python))
-
-
-class RevisionSource(Protocol):
-    """The revisions among which is searched: runs of a store, or versions of an index."""
-
-    @property
-    def request(self) -> BisectRequest:
-        """What is searched."""
-        ...
-
-    @property
-    def description(self) -> str:
-        """What a search that is continued knows its revisions by."""
-        ...
-
-    @property
-    def python(self) -> str | None:
-        """The Python that the environment has; None for the default."""
-        ...
-
-    def list_revisions(self) -> Sequence[Revision]:
-        """Return the revisions in their order, the last one last."""
-        ...
-
-    def request_packages(self, revision: Revision) -> install.InstallRequest:
-        """Return what is to be installed of a revision, which is built where it lacks it."""
-        ...
-
-    def read_facts(self, revision: Revision) -> RevisionFacts:
-        """Return what is known of a revision without its packages."""
-        ...
