@@ -11,91 +11,177 @@ from ci.publish.index import RecordSource, write_index
 from core import files
 from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
-from tests.bench.measuring import Figure, Words, Work, in_turn, program, removing, scratch
+from tests.bench.baselines import baseline_program
+from tests.bench.comparisons import Comparison
+from tests.bench.workloads import Workload, measure_in_turn, remove, scratch_folder
 
-WHEELS, MANY = 10_000, 100_000
-PROJECTS, PER_RECORD = 100, 10
+WHEELS = 10_000
+MANY_WHEELS = 100_000
+PROJECTS = 100
+WHEELS_OF_RECORD = 10
+
 OUTPUTS = RunOutputs(run_id="9", platform="linux")
 GROUP = "g"
 
 
-def figures(runs: int, *, large: bool) -> Iterator[Figure]:
+def compare_indexes(runs: int, *, large: bool) -> Iterator[Comparison]:
     """Compare an index from nothing with other people's of the same names, and measure one wheel more."""
-    for size in (WHEELS, *([MANY] if large else [])):
-        with scratch() as place:
-            names = [wheel_name(number) for number in range(size)]
-            store = DirectoryStore(place / "store")
-            for at in range(0, size, PER_RECORD):
-                publish(store, names[at : at + PER_RECORD], f"build-{at}")
-            yield _from_nothing(place, store, names, runs)
-            yield _one_more(store, size, runs)
+    wheel_counts = [WHEELS]
+    if large:
+        wheel_counts.append(MANY_WHEELS)
+
+    for wheel_count in wheel_counts:
+        with scratch_folder() as scratch:
+            store = DirectoryStore(scratch / "store")
+            names = [wheel_name(number) for number in range(wheel_count)]
+            for start in range(0, wheel_count, WHEELS_OF_RECORD):
+                publish_wheels(store, names[start : start + WHEELS_OF_RECORD], f"build-{start}")
+
+            yield compare_new_index(scratch, store, names, runs)
+            yield measure_additional_wheel(store, wheel_count, runs)
 
 
 def wheel_name(number: int) -> str:
-    """Name a wheel as nightly builds of many projects are."""
-    project, build = number % PROJECTS, number // PROJECTS
+    """Return a name such as those that nightly builds of many projects have."""
+    project = number % PROJECTS
+    build = number // PROJECTS
     version = f"2.{build}.0.dev20260822+rocm7.{number % 7}"
     return f"project_{project}-{version}-cp312-cp312-manylinux_2_28_x86_64.whl"
 
 
-def publish(store: DirectoryStore, names: Sequence[str], record: str) -> None:
+def publish_wheels(store: DirectoryStore, names: Sequence[str], stage: str) -> None:
     """Put wheels as `upload` does: files, sidecars, the record that names them; without its checks."""
-    recorded = []
-    for name in names:
-        key, data = f"{OUTPUTS.python_prefix(GROUP)}/{name}", name.encode()
-        metadata = f"Metadata-Version: 2.1\nName: {name.split('-')[0]}\nRequires-Python: >=3.10\n".encode()
-        for path, content in ((store.root / key, data), (store.root / f"{key}.metadata", metadata)):
-            files.made(path.parent)
-            path.write_bytes(content)
-        # from now on the digest is remembered, as after an upload
-        digests = {"sha256": store.digest(key), "metadata_sha256": hashlib.sha256(metadata).hexdigest()}
-        row = {"name": name, "key": key, "size": len(data), "requires_python": ">=3.10"}
-        recorded.append({**row, **digests})
-    document = {"schema_version": 1, "stage": record, "status": "ok", "files": recorded}
-    path = store.root / OUTPUTS.record_key(GROUP, record)
-    files.made(path.parent)
-    path.write_text(json.dumps(document, indent=2), encoding="utf-8")
+    document = {
+        "schema_version": 1,
+        "stage": stage,
+        "status": "ok",
+        "files": [publish_wheel(store, name) for name in names],
+    }
+    record = store.root / OUTPUTS.record_key(GROUP, stage)
+    files.made(record.parent)
+    record.write_text(json.dumps(document, indent=2), encoding="utf-8")
 
 
-def _from_nothing(place: Path, store: DirectoryStore, names: Sequence[str], runs: int) -> Figure:
+def publish_wheel(store: DirectoryStore, name: str) -> dict[str, object]:
+    """Put a wheel and its metadata into a store, and return its row in the record."""
+    key = f"{OUTPUTS.python_prefix(GROUP)}/{name}"
+    content = name.encode()
+    project, *_ = name.split("-")
+    metadata = f"Metadata-Version: 2.1\nName: {project}\nRequires-Python: >=3.10\n".encode()
+
+    wheel = store.root / key
+    files.made(wheel.parent)
+    wheel.write_bytes(content)
+    wheel.with_name(f"{name}.metadata").write_bytes(metadata)
+
+    return {
+        "name": name,
+        "key": key,
+        "size": len(content),
+        "requires_python": ">=3.10",
+        # from now on the store remembers the digest, as after an upload
+        "sha256": store.digest(key),
+        "metadata_sha256": hashlib.sha256(metadata).hexdigest(),
+    }
+
+
+def compare_new_index(scratch: Path, store: DirectoryStore, names: Sequence[str], runs: int) -> Comparison:
+    """Compare an index where there was none with those of other people's tools."""
+    is_small = len(names) == WHEELS
     pages = store.root / OUTPUTS.python_prefix(GROUP)
-    theirs, listed = files.made(place / "piprepo"), place / "packages.json"
-    with listed.open("w", encoding="utf-8") as stream:
-        for name in names:
-            (theirs / name).touch()
-            digest = f"sha256={hashlib.sha256(name.encode()).hexdigest()}"
-            row = {"filename": name, "hash": digest, "core_metadata": digest, "requires_python": ">=3.10"}
-            stream.write(json.dumps(row) + "\n")
-    ours = [sys.executable, "-m", "ci", "index", "--run-id", OUTPUTS.run_id, "--artifact-group", GROUP]
-    made, where = place / "dumb", ("--packages-url", "../../", "--output-dir")
-    dumb: Words = [program("dumb-pypi"), "--package-list-json", listed, *where, made]
-
-    few = len(names) == WHEELS
-    title = f"index of {len(names):,} wheels: flat, HTML, JSON, hashes, metadata"
-    goal = "≤ 1.5 by CPU" if few else "≤ 2.4 by CPU"
-    build: Words = [program("piprepo"), "build", theirs]
-    clear = removing(pages / "simple", pages / "index.html")
-    works = [
-        Work(title, [*ours, "--store", store.url], before=clear, note="" if few else "≤ 200 MiB"),
-        Work("`piprepo build`: no hashes", build, before=removing(theirs / "simple"), note=goal),
-        Work("`dumb-pypi`", dumb, before=removing(made), note="≤ 0.25"),
+    piprepo_folder = scratch / "piprepo"
+    create_empty_wheels(piprepo_folder, names)
+    workloads = [
+        Workload(
+            name=f"index of {len(names):,} wheels: flat, HTML, JSON, hashes, metadata",
+            action=[
+                sys.executable,
+                "-m",
+                "ci",
+                "index",
+                "--run-id",
+                OUTPUTS.run_id,
+                "--artifact-group",
+                GROUP,
+                "--store",
+                store.url,
+            ],
+            prepare=lambda: remove(pages / "simple", pages / "index.html"),
+            note="" if is_small else "≤ 200 MiB",
+        ),
+        Workload(
+            name="`piprepo build`: no hashes",
+            action=[baseline_program("piprepo"), "build", piprepo_folder],
+            prepare=lambda: remove(piprepo_folder / "simple"),
+            note="≤ 1.5 by CPU" if is_small else "≤ 2.4 by CPU",
+        ),
     ]
-    subject, *baselines = in_turn(works[: 3 if few else 2], runs=runs)
-    return Figure(subject, baselines)
+    if is_small:
+        workloads.append(dumb_pypi_workload(scratch, names))
+
+    subject, *baselines = measure_in_turn(workloads, runs=runs)
+    return Comparison(subject=subject, baselines=baselines)
 
 
-def _one_more(store: DirectoryStore, size: int, runs: int) -> Figure:
+def create_empty_wheels(folder: Path, names: Sequence[str]) -> None:
+    """Create files of the names, which are all that `piprepo` reads."""
+    folder.mkdir()
+    for name in names:
+        (folder / name).touch()
+
+
+def dumb_pypi_workload(scratch: Path, names: Sequence[str]) -> Workload:
+    """Return what writes an index by `dumb-pypi`, out of a list of wheels."""
+    lines: list[str] = []
+    for name in names:
+        digest = hashlib.sha256(name.encode()).hexdigest()
+        row = {
+            "filename": name,
+            "hash": f"sha256={digest}",
+            "core_metadata": f"sha256={digest}",
+            "requires_python": ">=3.10",
+        }
+        lines.append(json.dumps(row) + "\n")
+    wheel_list = scratch / "packages.json"
+    wheel_list.write_text("".join(lines), encoding="utf-8")
+
+    output = scratch / "dumb"
+    return Workload(
+        name="`dumb-pypi`",
+        action=[
+            baseline_program("dumb-pypi"),
+            "--package-list-json",
+            wheel_list,
+            "--packages-url",
+            "../../",
+            "--output-dir",
+            output,
+        ],
+        prepare=lambda: remove(output),
+        note="≤ 0.25",
+    )
+
+
+def measure_additional_wheel(store: DirectoryStore, wheel_count: int, runs: int) -> Comparison:
     """Measure what an index takes where one wheel came; Python and its imports are there."""
-    number = count()
+    numbers = count()
 
-    def put() -> None:
-        at = next(number)
-        publish(store, [f"project_7-3.{at}-py3-none-any.whl"], f"one-{at}")
+    def publish_next_wheel() -> None:
+        number = next(numbers)
+        publish_wheels(store, [f"project_7-3.{number}-py3-none-any.whl"], f"one-{number}")
 
-    def index() -> None:
+    def update_index() -> None:
         source = RecordSource(store=store, prefix=OUTPUTS.manifests_prefix(GROUP))
         write_index(store, OUTPUTS.python_prefix(GROUP), source, title=f"{GROUP} ({OUTPUTS.prefix})")
 
-    note = "without Python's start" + ("; ≤ 0.15 s" if size == WHEELS else "")
-    work = Work(f"one wheel more than {size:,}", index, before=put, note=note)
-    return Figure(in_turn([work], runs=runs)[0])
+    note = "without Python's start"
+    if wheel_count == WHEELS:
+        note += "; ≤ 0.15 s"
+    workload = Workload(
+        name=f"one wheel more than {wheel_count:,}",
+        action=update_index,
+        prepare=publish_next_wheel,
+        note=note,
+    )
+    (subject,) = measure_in_turn([workload], runs=runs)
+    return Comparison(subject=subject)

@@ -25,7 +25,8 @@ from core.wheel import writer
 from core.wheel.editor import edit_wheel
 from core.wheel.record import verify_record
 from core.wheel.writer import WheelSpec, metadata_text
-from tests.bench.measuring import Figure, Sample, Series, scratch
+from tests.bench.comparisons import Comparison, Measurement, Sample
+from tests.bench.workloads import scratch_folder
 from tests.kit.aws import SETTINGS
 from tests.kit.front_doors import run_verb
 from tests.kit.small_runs import publish_wheel
@@ -36,17 +37,22 @@ Step = Callable[[Path], object]
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """What is counted, after what has to come before, and how much is expected at most."""
+    """What is counted, after the steps that have to come first, and how much is expected at most."""
 
     name: str
     work: Step
     expected: str
-    before: tuple[Step, ...] = ()
+    first_steps: tuple[Step, ...] = ()
 
 
 def put_wheels(*names: str) -> Step:
     """Return a step that writes wheels into a folder of the user's."""
-    return lambda root: [write_wheel(root / "wheels", name=name, version="1") for name in names]
+
+    def write_wheels(root: Path) -> None:
+        for name in names:
+            write_wheel(root / "wheels", name=name, version="1")
+
+    return write_wheels
 
 
 def write_with_the_product(root: Path) -> None:
@@ -62,9 +68,9 @@ def first_wheel(root: Path) -> Path:
     return next((root / "wheels").iterdir())
 
 
-def call(verb: str, *words: object) -> None:
+def call(verb: str, *arguments: object) -> None:
     """Run a verb of `ci`."""
-    if run_verb("ci", verb, *words):
+    if run_verb("ci", verb, *arguments) != 0:
         raise CheckError(f"ci {verb} failed.")
 
 
@@ -77,8 +83,14 @@ def upload(root: Path) -> None:
     """Upload the folder to a bucket."""
     call(
         "upload",
-        *("--input-dir", root / "wheels"),
-        *("--run-id", 7, "--artifact-group", "gfx90a-dcgpu", "--store", "s3://bucket"),
+        "--input-dir",
+        root / "wheels",
+        "--run-id",
+        7,
+        "--artifact-group",
+        "gfx90a-dcgpu",
+        "--store",
+        "s3://bucket",
     )
 
 
@@ -110,64 +122,76 @@ FLOWS = (
     Flow(name="write a wheel", work=write_with_the_product, expected="≤ 2 files"),
     Flow(
         name="verify a wheel",
-        before=(put_wheels("torch"),),
+        first_steps=(put_wheels("torch"),),
         work=lambda root: verify_record(first_wheel(root)),
         expected="≤ 7 files",
     ),
     Flow(
         name="rewrite a wheel's version",
-        before=(put_wheels("torch"),),
+        first_steps=(put_wheels("torch"),),
         work=lambda root: edit_wheel(first_wheel(root), root, version="2"),
         expected="≤ 7 files",
     ),
-    Flow(name="index two wheels", before=(put_wheels("apex", "torch"),), work=index, expected="≤ 29 files"),
+    Flow(
+        name="index two wheels", first_steps=(put_wheels("apex", "torch"),), work=index, expected="≤ 29 files"
+    ),
     Flow(
         name="index a second wheel",
-        before=(put_wheels("apex"), index, put_wheels("torch")),
+        first_steps=(put_wheels("apex"), index, put_wheels("torch")),
         work=index,
         expected="≤ 21 files",
     ),
     Flow(
         name="upload two wheels",
-        before=(put_wheels("apex", "torch"),),
+        first_steps=(put_wheels("apex", "torch"),),
         work=upload,
         expected="≤ 42 requests",
     ),
     Flow(
         name="upload a wheel again",
-        before=(put_wheels("apex"), upload),
+        first_steps=(put_wheels("apex"), upload),
         work=upload,
         expected="≤ 9 requests",
     ),
-    Flow(name="report on two wheels", before=(publish,), work=report, expected="≤ 4 files"),
+    Flow(name="report on two wheels", first_steps=(publish,), work=report, expected="≤ 4 files"),
     Flow(name="plan for a pull request", work=configure, expected="none of these"),
-    Flow(name="perform a stage", before=(put_wheels("torch"),), work=build, expected="≤ 12 files"),
+    Flow(name="perform a stage", first_steps=(put_wheels("torch"),), work=build, expected="≤ 12 files"),
     Flow(
         name="perform an unchanged stage",
-        before=(put_wheels("torch"), build),
+        first_steps=(put_wheels("torch"), build),
         work=build,
         expected="≤ 4 files",
     ),
 )
 
 
-def figures() -> Iterator[Figure]:
+def count_operations() -> Iterator[Comparison]:
     """Count what each flow does, once; its seconds are those of this one time."""
     for flow in FLOWS:
-        with scratch() as root, buckets():
-            for step in flow.before:
+        with scratch_folder() as root, mocked_bucket():
+            for step in flow.first_steps:
                 step(root)
-            wall = time.perf_counter()
-            cpu = time.process_time()
-            with counted(root) as counts:
+            wall_start = time.perf_counter()
+            cpu_start = time.process_time()
+            with counted_operations(root) as counts:
                 flow.work(root)
-            sample = Sample(time.perf_counter() - wall, time.process_time() - cpu)
-        told = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items())) or "none"
-        yield Figure(Series(flow.name, [sample], flow.expected), note=told)
+            sample = Sample(
+                wall=time.perf_counter() - wall_start,
+                cpu=time.process_time() - cpu_start,
+            )
+        measurement = Measurement(name=flow.name, samples=[sample], note=flow.expected)
+        yield Comparison(subject=measurement, note=format_counts(counts))
+
+
+def format_counts(counts: Counter[str]) -> str:
+    """Return how many operations of each kind there were, as the table says it."""
+    if not counts:
+        return "none"
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
 
 
 @contextmanager
-def buckets() -> Iterator[None]:
+def mocked_bucket() -> Iterator[None]:
     """Be an S3 with the bucket ``bucket``."""
     from moto import mock_aws
 
@@ -200,7 +224,7 @@ def watch(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 @contextmanager
-def counted(root: Path) -> Iterator[Counter[str]]:
+def counted_operations(root: Path) -> Iterator[Counter[str]]:
     """Count what happens, of files only those below a folder."""
     from moto.core.botocore_stubber import BotocoreStubber
 

@@ -3,7 +3,7 @@
 import os
 import sys
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +12,16 @@ from core.cli.options import ROOT, environment
 from core.env import installer
 from rocm_packaging.artifacts import build_info, families_of, scan
 from tests.bench import programs
-from tests.bench.measuring import Figure, Words, Work, in_turn, program, removing, scratch
-from tests.bench.wheels import ours, size_of
+from tests.bench.baselines import baseline_program
+from tests.bench.comparisons import Comparison
+from tests.bench.wheel_inputs import total_size
+from tests.bench.wheels import program_command
+from tests.bench.workloads import Command, Workload, measure_in_turn, remove, scratch_folder
 from tests.kit.artifact_archives import pack_all
 
-MANY_FILES = 6000
+# As many files as today's ROCm has, in each of two folders.
+ADDED_FILES = 6000
+
 ZLIB = """
 import pathlib, sys, zlib
 size = 0
@@ -28,122 +33,228 @@ for path in filter(pathlib.Path.is_file, pathlib.Path(sys.argv[1]).rglob("*")):
     size += len(compressor.flush())
 print(size)
 """
+UNPACK = "for f in *.zst; do mkdir -p $0/$f; zstd -dcq $f | tar x -C $0/$f; done"
 
 
-def call(artifacts: Path, place: Path) -> Words:
-    """Package artifacts for all of their families; a part of ROCm will do."""
-    found = scan(artifacts)
-    what = ("--artifact-dir", artifacts, "--version", build_info(found).version, "--without", "*")
-    where = ("--store", place / "out", "--output-dir", place / "packages")
-    families = ("--gpu-family", ";".join(families_of(found)))
-    return [sys.executable, "-m", "rocm_packaging", "build", *what, *families, *where]
-
-
-def packaging(rocms: Sequence[Path], therock: Path | None, runs: int) -> Iterator[Figure]:
-    """Compare making packages, in a clone, with deflating their contents, and with TheRock's builder."""
-    for given in rocms:
-        with scratch() as place:
-            process.capture(["git", "clone", "--quiet", ROOT, place / "clone"])
-            process.capture(["cp", "-a", f"{given}/.", place / "artifacts"])
-            yield from packaged(place, therock, runs)
-
-
-def packaged(place: Path, therock: Path | None, runs: int) -> Iterator[Figure]:
-    clone, artifacts, packages = place / "clone", place / "artifacts", place / "packages"
-    info, forget = build_info(scan(artifacts)), removing(clone / ".cache", place / "out", packages)
-    build = call(artifacts, place)
-    process.capture(build, cwd=clone)
-    for wheel in packages.glob("*.whl"):
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(place / "contents" / wheel.name)
-    payload = console.size(size_of(filter(Path.is_file, (place / "contents").rglob("*"))))
-    title = f"ROCm {info.version}{', split' if info.split else ''}, {payload}"
-    libraries = [one for one in artifacts.rglob("*.so*") if one.is_file() and not one.is_symlink()]
-    libraries.sort(key=lambda path: (path.stat().st_size, path))
-
-    def change() -> None:
-        for path in libraries[len(libraries) // 2 :][:2]:
-            path.write_bytes(path.read_bytes() + b"!")
-
-    deflate: Words = [sys.executable, "-c", ZLIB, place / "contents"]
-    works = [
-        Work(title, build, cwd=clone, before=forget, note="≤ 400 MiB"),
-        Work("the same again, two libraries changed", build, cwd=clone, before=change),
-        Work("zlib, level 6, on one core", deflate, note="≤ 0.35 by CPU"),
-        *([theirs(therock, artifacts, info.version, place / "therock")] if therock else []),
+def packaging_command(artifacts: Path, scratch: Path) -> Command:
+    """Return what packages artifacts for all of their families; a part of ROCm will do."""
+    artifact_set = scan(artifacts)
+    return [
+        sys.executable,
+        "-m",
+        "rocm_packaging",
+        "build",
+        "--artifact-dir",
+        artifacts,
+        "--version",
+        build_info(artifact_set).version,
+        "--without",
+        "*",
+        "--gpu-family",
+        ";".join(families_of(artifact_set)),
+        "--store",
+        scratch / "out",
+        "--output-dir",
+        scratch / "packages",
     ]
-    first, again, *baselines = in_turn(works, runs=runs, warm=False)
-    sizes = {
-        "zlib's": int(process.capture(deflate).stdout),
-        "TheRock's": size_of((place / "therock" / "dist").rglob("*.whl")),
-    }
-    size = size_of(packages.glob("*.whl"))
-    note = ", ".join(f"{size / other:.3f} of {whose} size" for whose, other in sizes.items() if other)
-    yield Figure(first, baselines, note)
-    yield Figure(again, [replace(first, name="the first time", note="≤ 0.3")])
 
 
-def theirs(therock: Path, artifacts: Path, version: str, made: Path) -> Work:
-    """Run TheRock's own builder, which needs Python 3.12, and of others' programs patchelf."""
-    python = program("python", "3.12")
-    script = therock.resolve() / "build_tools" / "build_python_packages.py"
-    words = ("--artifact-dir", artifacts, "--dest-dir", made, "--version", version)
-    env = {"PATH": f"{python.parent}{os.pathsep}{environment()['PATH']}"}
-    title = "TheRock's `build_python_packages.py`"
-    return Work(title, [python, script, *words], env=env, before=removing(made), note="≤ 0.12")
+# Packages
 
 
-def expanding(artifacts: Path, runs: int) -> Iterator[Figure]:
+def compare_packaging(rocm_folders: Sequence[Path], therock: Path | None, runs: int) -> Iterator[Comparison]:
+    """Compare making packages, in a clone, with deflating their contents, and with TheRock's builder."""
+    for rocm_folder in rocm_folders:
+        with scratch_folder() as scratch:
+            process.capture(["git", "clone", "--quiet", ROOT, scratch / "clone"])
+            process.capture(["cp", "-a", f"{rocm_folder}/.", scratch / "artifacts"])
+            yield from compare_packaging_of_one(scratch, therock, runs)
+
+
+def compare_packaging_of_one(scratch: Path, therock: Path | None, runs: int) -> Iterator[Comparison]:
+    """Compare making the packages of one ROCm, whose artifacts and clone are in the folder already."""
+    clone = scratch / "clone"
+    artifacts = scratch / "artifacts"
+    packages = scratch / "packages"
+    contents = scratch / "contents"
+    info = build_info(scan(artifacts))
+    command = packaging_command(artifacts, scratch)
+    deflate: Command = [sys.executable, "-c", ZLIB, contents]
+
+    process.capture(command, cwd=clone)
+    unpack_wheels(packages, contents)
+    payload = console.size(total_size(path for path in contents.rglob("*") if path.is_file()))
+    split = ", split" if info.split else ""
+
+    workloads = [
+        Workload(
+            name=f"ROCm {info.version}{split}, {payload}",
+            action=command,
+            folder=clone,
+            prepare=lambda: remove(clone / ".cache", scratch / "out", packages),
+            note="≤ 400 MiB",
+        ),
+        Workload(
+            name="the same again, two libraries changed",
+            action=command,
+            folder=clone,
+            prepare=library_change(artifacts),
+        ),
+        Workload(
+            name="zlib, level 6, on one core",
+            action=deflate,
+            note="≤ 0.35 by CPU",
+        ),
+    ]
+    if therock is not None:
+        workloads.append(therock_workload(therock, artifacts, info.version, scratch / "therock"))
+    first_run, second_run, *baselines = measure_in_turn(workloads, runs=runs, warm_up=False)
+
+    size = total_size(packages.glob("*.whl"))
+    deflated_size = int(process.capture(deflate).stdout)
+    note = f"{size / deflated_size:.3f} of zlib's size"
+    if therock is not None:
+        therock_size = total_size((scratch / "therock" / "dist").rglob("*.whl"))
+        note += f", {size / therock_size:.3f} of TheRock's size"
+
+    yield Comparison(subject=first_run, baselines=baselines, note=note)
+    yield Comparison(subject=second_run, baselines=[replace(first_run, name="the first time", note="≤ 0.3")])
+
+
+def unpack_wheels(folder: Path, contents: Path) -> None:
+    """Unpack each wheel of a folder into a folder of its own."""
+    for wheel in folder.glob("*.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(contents / wheel.name)
+
+
+def library_change(artifacts: Path) -> Callable[[], None]:
+    """Return a function that makes two libraries of middle size a byte longer."""
+    libraries = [path for path in artifacts.rglob("*.so*") if path.is_file() and not path.is_symlink()]
+    libraries.sort(key=lambda path: (path.stat().st_size, path))
+    middle = len(libraries) // 2
+
+    def change_libraries() -> None:
+        for library in libraries[middle : middle + 2]:
+            library.write_bytes(library.read_bytes() + b"!")
+
+    return change_libraries
+
+
+def therock_workload(therock: Path, artifacts: Path, version: str, output: Path) -> Workload:
+    """Return TheRock's own builder, which needs Python 3.12, and of others' programs patchelf."""
+    python = baseline_program("python", "3.12")
+    search_path = environment()["PATH"]
+    command: Command = [
+        python,
+        therock.resolve() / "build_tools" / "build_python_packages.py",
+        "--artifact-dir",
+        artifacts,
+        "--dest-dir",
+        output,
+        "--version",
+        version,
+    ]
+    return Workload(
+        name="TheRock's `build_python_packages.py`",
+        action=command,
+        variables={"PATH": f"{python.parent}{os.pathsep}{search_path}"},
+        prepare=lambda: remove(output),
+        note="≤ 0.12",
+    )
+
+
+# Expanding
+
+
+def compare_expanding(artifacts: Path, runs: int) -> Iterator[Comparison]:
     """Compare the first `rocm-sdk init` with hard-linking its tree, with as many files as today's."""
-    with scratch() as place:
-        grown, root, copy = place / "grown", place / "venv", place / "copy"
-        process.capture(["cp", "-a", f"{artifacts}/.", grown])
-        version, family = build_info(scan(grown)).version, families_of(scan(grown))[0]
-        for component, folder in (("lib", "lib/many"), ("dev", "include/many")):
-            stage = next(grown.glob(f"*_{component}_{family}/**/stage"))
-            for number in range(MANY_FILES):
-                path = stage / folder / f"{number // 100}" / f"{number}.txt"
-                files.write_text(path, f"{component} {number}\n")
-        process.capture(call(grown, place), cwd=ROOT)
-        env = process.inherited(ROCM_SDK_TARGET_FAMILY=family, UV_PYTHON=str(root / "bin" / "python"))
-        # uv would give packages of this version out of its cache, such as an earlier bench's
-        source = ("--no-cache", "--no-index", "--no-build-isolation", "--find-links", place / "packages")
+    with scratch_folder() as scratch:
+        grown_artifacts = scratch / "grown"
+        process.capture(["cp", "-a", f"{artifacts}/.", grown_artifacts])
+        artifact_set = scan(grown_artifacts)
+        version = build_info(artifact_set).version
+        family = families_of(artifact_set)[0]
+        add_files(grown_artifacts, family)
+        process.capture(packaging_command(grown_artifacts, scratch), cwd=ROOT)
 
-        def uv(*words: str | Path) -> None:
-            process.capture([installer.uv_program(), *words], env=env)
+        venv = scratch / "venv"
+        copy = scratch / "copy"
+        variables = process.inherited(ROCM_SDK_TARGET_FAMILY=family, UV_PYTHON=str(venv / "bin" / "python"))
 
-        uv("venv", "--quiet", "--python", sys.executable, root)
+        def uv(*arguments: str | Path) -> None:
+            process.capture([installer.uv_program(), *arguments], env=variables)
+
+        def install(requirement: str) -> None:
+            # uv would give packages of this version out of its cache, such as an earlier bench's
+            source = ("--no-cache", "--no-index", "--find-links", scratch / "packages")
+            uv("pip", "install", "--no-build-isolation", *source, requirement)
+
+        uv("venv", "--quiet", "--python", sys.executable, venv)
         uv("pip", "install", "setuptools")
-        uv("pip", "install", *source, f"rocm[libraries,devel]=={version}")
-        tree = next((root / "lib").glob("python*")) / "site-packages" / "_rocm_sdk_devel"
+        install(f"rocm[libraries,devel]=={version}")
+        (site_packages,) = (venv / "lib").glob("python*/site-packages")
+        tree = site_packages / "_rocm_sdk_devel"
 
-        def packed() -> None:
-            removing(copy)()
+        def install_again() -> None:
+            remove(copy)
             uv("pip", "uninstall", "rocm-sdk-devel")
-            uv("pip", "install", *source, f"rocm-sdk-devel=={version}")
+            install(f"rocm-sdk-devel=={version}")
 
-        works = [
-            Work("rocm-sdk init", [root / "bin" / "rocm-sdk", "init", "--quiet"], before=packed),
-            Work("`cp -al` of the tree", ["cp", "-al", tree, copy], note="≤ 1.5"),
+        workloads = [
+            Workload(
+                name="rocm-sdk init",
+                action=[venv / "bin" / "rocm-sdk", "init", "--quiet"],
+                prepare=install_again,
+            ),
+            Workload(
+                name="`cp -al` of the tree",
+                action=["cp", "-al", tree, copy],
+                note="≤ 1.5",
+            ),
         ]
-        subject, baseline = in_turn(works, runs=runs)
-        yield Figure(subject, [baseline], f"{sum(not path.is_dir() for path in tree.rglob('*')):,} files")
+        expanding, linking = measure_in_turn(workloads, runs=runs)
+        file_count = sum(not path.is_dir() for path in tree.rglob("*"))
+        yield Comparison(subject=expanding, baselines=[linking], note=f"{file_count:,} files")
 
 
-def fetching(artifacts: Path, runs: int) -> Iterator[Figure]:
+def add_files(artifacts: Path, family: str) -> None:
+    """Add kernels and headers to the artifacts of a family."""
+    for component, folder in (("lib", "lib/many"), ("dev", "include/many")):
+        stage = next(artifacts.glob(f"*_{component}_{family}/**/stage"))
+        for number in range(ADDED_FILES):
+            path = stage / folder / f"{number // 100}" / f"{number}.txt"
+            files.write_text(path, f"{component} {number}\n")
+
+
+# Fetching
+
+
+def compare_fetching(artifacts: Path, runs: int) -> Iterator[Comparison]:
     """Compare fetching and extracting a run's artifacts with `zstd -d | tar x` of the same archives."""
-    with scratch() as place:
-        run, output = place / "store" / "1-linux", place / "ours" / families_of(scan(artifacts))[0]
+    with scratch_folder() as scratch:
+        store = scratch / "store"
+        run = store / "1-linux"
         run.mkdir(parents=True)
         pack_all(artifacts, run)
         archives = list(run.glob("*.zst"))
-        title = f"fetch {len(archives)} artifacts from a folder, {console.size(size_of(archives))} packed"
-        script = "for f in *.zst; do mkdir -p $0/$f; zstd -dcq $f | tar x -C $0/$f; done"
-        unpack: Words = ["sh", "-euc", script, place / "theirs"]
-        fetched = ours(title, programs.fetch, place / "store", output)
-        works = [
-            replace(fetched, before=removing(output.parent, place / "theirs")),
-            Work("`zstd -d | tar x`, no digests", unpack, cwd=run, note="≤ 1.3"),
+        size = console.size(total_size(archives))
+
+        our_folder = scratch / "ours"
+        their_folder = scratch / "theirs"
+        family = families_of(scan(artifacts))[0]
+        workloads = [
+            Workload(
+                name=f"fetch {len(archives)} artifacts from a folder, {size} packed",
+                action=program_command(programs.fetch_artifacts, store, our_folder / family),
+                prepare=lambda: remove(our_folder, their_folder),
+            ),
+            Workload(
+                name="`zstd -d | tar x`, no digests",
+                action=["sh", "-euc", UNPACK, their_folder],
+                folder=run,
+                note="≤ 1.3",
+            ),
         ]
-        subject, baseline = in_turn(works, runs=runs)
-        yield Figure(subject, [baseline])
+        fetching, unpacking = measure_in_turn(workloads, runs=runs)
+        yield Comparison(subject=fetching, baselines=[unpacking])

@@ -2,47 +2,98 @@
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from core import process
 from core.cli.options import ROOT
-from tests.bench.measuring import Figure, Work, in_turn, removing, scratch
+from tests.bench.comparisons import Comparison
+from tests.bench.workloads import Command, Workload, measure_in_turn, remove, scratch_folder
 
-PYTHON, NOX = sys.executable, (sys.executable, "-m", "nox")
-CONFIGURE = ("ci", "configure", "--event=pull_request", "--label=build:pytorch")
-BUILD = ("pytorch_build", "build", "--help")
+PYTHON = sys.executable
+NOX = (PYTHON, "-m", "nox")
+CONFIGURE = (PYTHON, "-m", "ci", "configure", "--event=pull_request", "--label=build:pytorch")
+BUILD_HELP = (PYTHON, "-m", "pytorch_build", "build", "--help")
+PIPELINE = (PYTHON, "-m", "invoke", "ci", "--torch-ref", "sample")
 
 
-def figures(runs: int) -> Iterator[Figure]:
+def compare_starts(runs: int) -> Iterator[Comparison]:
     """Compare starting nox and front doors with what nobody can avoid."""
-    works = [
-        Work("nox -l", [*NOX, "-l"], note="≤ 0.5 s"),
-        Work("MATRIX=release nox -l", [*NOX, "-l"], env={"MATRIX": "release"}, note="≤ 0.45 s of CPU"),
-        Work("ci configure, of a pull request", [PYTHON, "-m", *CONFIGURE], note="≤ 0.3 s of CPU"),
-        Work("pytorch_build build --help", [PYTHON, "-m", *BUILD], note="≤ 0.2 s of CPU"),
-        Work("`nox --version`", [*NOX, "--version"]),
-        Work("`python -c pass`", [PYTHON, "-c", "pass"]),
+    workloads = [
+        Workload(
+            name="nox -l",
+            action=[*NOX, "-l"],
+            note="≤ 0.5 s",
+        ),
+        Workload(
+            name="MATRIX=release nox -l",
+            action=[*NOX, "-l"],
+            variables={"MATRIX": "release"},
+            note="≤ 0.45 s of CPU",
+        ),
+        Workload(
+            name="ci configure, of a pull request",
+            action=CONFIGURE,
+            note="≤ 0.3 s of CPU",
+        ),
+        Workload(
+            name="pytorch_build build --help",
+            action=BUILD_HELP,
+            note="≤ 0.2 s of CPU",
+        ),
+        Workload(name="`nox --version`", action=[*NOX, "--version"]),
+        Workload(name="`python -c pass`", action=[PYTHON, "-c", "pass"]),
     ]
-    *subjects, nox, python = in_turn(works, runs=runs)
-    yield from (Figure(one, [nox if "nox" in one.name else python]) for one in subjects)
+    nox_list, nox_matrix, configure, build_help, nox_version, python = measure_in_turn(workloads, runs=runs)
+
+    yield Comparison(subject=nox_list, baselines=[nox_version])
+    yield Comparison(subject=nox_matrix, baselines=[nox_version])
+    yield Comparison(subject=configure, baselines=[python])
+    yield Comparison(subject=build_help, baselines=[python])
 
 
-def pipeline(runs: int) -> Iterator[Figure]:
+def compare_pipeline_runs(runs: int) -> Iterator[Comparison]:
     """Compare the sample's whole pipeline with its second run, in clones of the checkout."""
-    with scratch() as place:
-        argv, clone = [PYTHON, "-m", "invoke", "ci", "--torch-ref", "sample"], place / "clone"
+    with scratch_folder() as scratch:
+        clone = scratch / "clone"
 
-        def cloned() -> None:
-            removing(clone)()
+        def clone_checkout() -> None:
+            remove(clone)
             process.capture(["git", "clone", "--quiet", ROOT, clone])
 
-        works = [
-            Work("from nothing; packages were downloaded before", argv, cwd=clone, before=cloned),
-            Work("invoke ci --torch-ref sample, nothing changed", argv, cwd=clone, note="≤ 3.5 s of CPU"),
+        workloads = [
+            Workload(
+                name="from nothing; packages were downloaded before",
+                action=PIPELINE,
+                folder=clone,
+                prepare=clone_checkout,
+            ),
+            Workload(
+                name="invoke ci --torch-ref sample, nothing changed",
+                action=PIPELINE,
+                folder=clone,
+                note="≤ 3.5 s of CPU",
+            ),
         ]
-        first, second = in_turn(works, runs=runs)
-        log, note = place / "strace.log", ""
+        first_run, second_run = measure_in_turn(workloads, runs=runs)
+        note = ""
         if process.which("strace"):
-            counted = ("strace", "-f", "-qq", "-e", "trace=execve", "-e", "status=successful", "-o", log)
-            process.capture([*counted, *argv], cwd=clone, env=process.inherited())
-            note = f"{len(log.read_text(encoding='utf-8').splitlines())} programs started"
-        yield Figure(second, [first], note)
+            note = f"{count_programs(clone, scratch / 'strace.log')} programs started"
+
+    yield Comparison(subject=second_run, baselines=[first_run], note=note)
+
+
+def count_programs(clone: Path, log: Path) -> int:
+    """Return how many programs another run of the pipeline starts."""
+    strace: Command = [
+        "strace",
+        "-f",
+        "-qq",
+        "-e",
+        "trace=execve",
+        "-e",
+        "status=successful",
+        "-o",
+        log,
+    ]
+    process.capture([*strace, *PIPELINE], cwd=clone, env=process.inherited())
+    return len(log.read_text(encoding="utf-8").splitlines())

@@ -2,202 +2,176 @@
 
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from core import console, process
-from core.archive import Member
-from core.wheel.writer import WheelSpec, metadata_text, write_wheel
-from rocm_packaging.packages.layouts import library_globs
+from core import console
 from tests.bench import programs
-from tests.bench.measuring import Figure, Words, Work, in_turn, program, removing, scratch
-from tests.kit.binaries import compressed_bundle, offload_bundle
+from tests.bench.baselines import baseline_program
+from tests.bench.comparisons import Comparison
+from tests.bench.wheel_inputs import (
+    LIBRARIES_WHEEL,
+    ROCM_CANDIDATE,
+    ROCM_VERSION,
+    build_fat_wheel,
+    build_release_candidate,
+    build_torch_and_rocm,
+    compiled_libraries,
+    total_size,
+)
+from tests.bench.workloads import Command, Workload, measure_in_turn, remove, scratch_folder
 
-SIZE = 500_000_000
-NAME, CANDIDATE, ROCM = "rocm_sdk_libraries_gfx94x_dcgpu", "7.10.0rc2", "7.10.0"
-TORCH, TORCH_TAG, ROCM_TAG = f"2.10.0+rocm{ROCM}", "cp311-cp311-linux_x86_64", "py3-none-linux_x86_64"
-TARGETS, BUNDLES = ("gfx942", "gfx950", "gfx1100", "gfx1201"), 20
-# As clang leaves them: bundles side by side, and a wrapper that registers each.
-_BUNDLE = '.section .hip_fatbin,"a",@progbits\n.p2align 12\nb{0}: .incbin "{0}.hipfb"\n'
-_WRAPPER = '.section .hipFatBinSegment,"aw",@progbits\n.long 0x48495046, 1\n.quad b{0}, 0\n'
-# A section that comes before what a loader reads, as device code does.
-_CODE = '.section .hip_fatbin,"a",@progbits\n.incbin "payload"\n'
-CORE, MATH = "_rocm_sdk_core", "_rocm_sdk_libraries_gfx94X_dcgpu"
-NAMES = ("amdhip64", "hiprtc", "hipblas", "hipblaslt", "hipsparse", "miopen", "rccl")
 ZIPFILE = (sys.executable, "-m", "zipfile")
-# what a tool does that unpacks: extract, put what other wheels have beside torch's libraries, zip again
+
+# What a tool does that unpacks: extract, put what other wheels have beside torch's libraries, zip again.
 ZIP_AGAIN = """
 folder=$1 wheel=$2 zip="$0 -m zipfile"; shift 2
 $zip -e $wheel $folder/tree
 for other; do $zip -e $other $folder/tree/torch/lib/rocm; done
 $zip -c $folder/made.whl $folder/tree/*
 """
+
 OTHER_VERSION = f"""
 mkdir $1; $0 unpack --dest $1 $2; cd $1/*
-mv {NAME}-{CANDIDATE}.dist-info {NAME}-{ROCM}.dist-info
-sed -i s/{CANDIDATE}/{ROCM}/ {NAME}-{ROCM}.dist-info/METADATA {NAME}/_dist_info.py
+mv {LIBRARIES_WHEEL}-{ROCM_CANDIDATE}.dist-info {LIBRARIES_WHEEL}-{ROCM_VERSION}.dist-info
+sed -i s/{ROCM_CANDIDATE}/{ROCM_VERSION}/ \\
+    {LIBRARIES_WHEEL}-{ROCM_VERSION}.dist-info/METADATA {LIBRARIES_WHEEL}/_dist_info.py
 $0 pack --dest-dir $1 .
 """
 
 
-def ours(name: str, does: Callable[..., object], *words: Path, note: str = "") -> Work:
-    """Run one of our programs in a process of its own."""
-    return Work(name, [sys.executable, "-m", programs.__name__, does.__name__, *map(str, words)], note=note)
+def program_command(program: Callable[..., None], *paths: Path) -> Command:
+    """Return what runs one of our programs in a process of its own."""
+    return [sys.executable, "-m", programs.__name__, program.__name__, *paths]
 
 
-def by_hand(name: str, script: str, tool: str | Path, folder: Path, *wheels: Path, note: str = "") -> Work:
-    """Do in a folder what one does without us."""
-    words: Words = ["sh", "-euc", script, tool, folder, *wheels]
-    return Work(name, words, before=removing(folder), note=note)
-
-
-def real_libraries() -> Sequence[Path]:
-    """Choose compiled files of some size from this environment: what wheels of ours are made of."""
-    return sorted(Path(sys.prefix).rglob("*.so"), key=lambda path: path.stat().st_size, reverse=True)[:20]
-
-
-def size_of(paths: Iterable[Path]) -> int:
-    return sum(path.stat().st_size for path in paths)
-
-
-def figures(runs: int) -> Iterator[Figure]:
-    """Compare writing and verifying a wheel of real libraries with the standard library's zipfile."""
-    payload = real_libraries()
-    with scratch() as place:
-        made, theirs = place / "made", place / "theirs.whl"
-        title = f"write a wheel of {console.size(size_of(payload))}"
-        works = [
-            ours(title, programs.write_wheel, made, *payload),
-            Work("`python -m zipfile -c` (level 6)", [*ZIPFILE, "-c", theirs, *payload]),
-        ]
-        written, zipped = in_turn(works, runs=runs)
-        wheel = next(made.glob("*.whl"))
-        yield Figure(written, [zipped], f"{size_of([wheel]) / size_of([theirs]):.3f} of the other's size")
-        works = [
-            ours("verify its RECORD", programs.verify, wheel),
-            Work("`python -m zipfile -t`", [*ZIPFILE, "-t", wheel]),
-        ]
-        verified, read = in_turn(works, runs=runs)
-        yield Figure(verified, [read])
-
-
-def rewriting(runs: int) -> Iterator[Figure]:
-    """Compare another version for one wheel, checked, with unpacking, editing and packing it by `wheel`."""
-    with scratch() as place:
-        (place / "library.so").write_bytes(b"".join(path.read_bytes() for path in real_libraries()))
-        info = Member(name=f"{NAME}/_dist_info.py", source=f"__version__ = {CANDIDATE!r}\n".encode())
-
-        def candidate(count: int) -> Path:
-            libraries = (f"_{NAME}/lib/lib{number:03}.so" for number in range(count))
-            members = [Member(name=one, source=place / "library.so", executable=True) for one in libraries]
-            return wheel_of(place, NAME, CANDIDATE, ROCM_TAG, [*members, info])
-
-        wheel = candidate(round(SIZE / size_of([candidate(1)])))
-        title = f"another version for a wheel of {console.size(size_of([wheel]))}, checked"
-        packed = "`wheel unpack`, edit, `wheel pack`, no check"
-        works = [
-            ours(title, programs.rewrite, wheel, place / "ours", note="≤ 100 MiB"),
-            by_hand(packed, OTHER_VERSION, program("wheel"), place / "by_hand", wheel, note="≤ 0.05"),
-        ]
-        subject, baseline = in_turn(works, runs=runs, warm=False)
-        yield Figure(subject, [baseline])
-
-
-def splitting(runs: int) -> Iterator[Figure]:
-    """Compare splitting a fat wheel with extracting it and zipping the same files again."""
-    with scratch() as place:
-        wheel, parts = fat_wheel(place, real_libraries()), place / "parts"
-        title = f"split a wheel of {console.size(size_of([wheel]))}, read the parts again and compare"
-        works = [
-            ours(title, programs.split, wheel, parts),
-            by_hand("extract, zip again at level 6", ZIP_AGAIN, sys.executable, place / "by_hand", wheel),
-        ]
-        subject, baseline = in_turn(works, runs=runs)
-        yield Figure(subject, [baseline], f"{len(list(parts.iterdir()))} parts")
-
-
-def standing_alone(runs: int) -> Iterator[Figure]:
-    """Compare making a stand-alone wheel with unpacking, copying and zipping it by the standard library."""
-    with scratch() as place:
-        wheel, rocm = torch_and_rocm(place, real_libraries())
-        title, goals = "extract, copy, zip again at level 6", "≤ 0.1, ≤ 1.02 of the size"
-        words = (wheel, *sorted(rocm.glob("*.whl")))
-        works = [
-            ours("a stand-alone wheel", programs.standalone, wheel, rocm, place / "made"),
-            by_hand(title, ZIP_AGAIN, sys.executable, place / "by_hand", *words, note=goals),
-        ]
-        subject, baseline = in_turn(works, runs=runs, warm=False)
-        made, theirs = next((place / "made").glob("*.whl")), place / "by_hand" / "made.whl"
-        with zipfile.ZipFile(made) as archive:
-            unpacked = console.size(sum(info.file_size for info in archive.infolist()))
-        packed, ratio = console.size(size_of([made])), size_of([made]) / size_of([theirs])
-        yield Figure(subject, [baseline], f"{unpacked}, {packed} packed, {ratio:.3f} of the other's size")
-
-
-def fat_wheel(place: Path, libraries: Sequence[Path]) -> Path:
-    """Write a wheel with compressed bundles for four targets, as large as a tenth of a real torch."""
-    content = b"".join(path.read_bytes() for path in libraries)
-    step, source = len(content) // BUNDLES, ""
-    for number in range(BUNDLES):
-        code = b"\x7fELF" + content[number * step : (number + 1) * step]
-        (place / f"{number}.hipfb").write_bytes(compressed_bundle(offload_bundle(*TARGETS, code=code)))
-        source += _BUNDLE.format(number) + _WRAPPER.format(number)
-    library = linked(place, "libtorch_hip.so", source)
-    members = [Member(name="torch/lib/libtorch_hip.so", source=library)]
-    members += [Member(name=f"torch/lib/lib{path.name}", source=path) for path in libraries]
-    needs = ("Requires-Dist", f"rocm[libraries]=={ROCM}")
-    return zipped_again(wheel_of(place, "torch", TORCH, TORCH_TAG, members, needs))
-
-
-def torch_and_rocm(place: Path, libraries: Sequence[Path]) -> tuple[Path, Path]:
-    """Write a torch wheel and ROCm's wheels, half of the bytes in each."""
-    (place / "payload").write_bytes(b"".join(path.read_bytes() for path in libraries))
-    torch = linked(place, "libtorch_hip.so", f'{_CODE}.incbin "payload"\n')
-    globs, rocm = library_globs("linux"), place / "rocm"
-    members: dict[str, list[Member]] = {CORE: [], MATH: []}
-    for name in NAMES:
-        soname = f"{globs[name].removeprefix('lib/').rstrip('*')}.1"
-        root = CORE if name in {"amdhip64", "hiprtc"} else MATH
-        source = linked(place, soname, _CODE, f"-Wl,-soname,{soname}")
-        members[root].append(Member(name=f"{root}/lib/{soname}", source=source, executable=True))
-    loader = (
-        "import rocm_sdk\ndef initialize():\n"
-        f"    rocm_sdk.initialize_process(preload_shortnames={NAMES!r}, check_version={ROCM!r})\n"
+def script_workload(
+    name: str, script: str, tool: str | Path, folder: Path, *wheels: Path, note: str = ""
+) -> Workload:
+    """Return a workload that does in a folder what one does without us, by a tool."""
+    return Workload(
+        name=name,
+        action=["sh", "-euc", script, tool, folder, *wheels],
+        prepare=lambda: remove(folder),
+        note=note,
     )
-    headers, header = (f"torch/include/{number}.h" for number in range(5000)), b"#pragma once\n" * 200
-    content = [
-        Member(name="torch/_rocm_init.py", source=loader.encode()),
-        Member(name="torch/lib/libtorch_hip.so", source=torch, executable=True),
-        *(Member(name=name, source=header) for name in headers),
-    ]
-    wheel_of(rocm, "rocm-sdk-core", ROCM, ROCM_TAG, members[CORE])
-    wheel_of(rocm, "rocm-sdk-libraries-gfx94x-dcgpu", ROCM, ROCM_TAG, members[MATH])
-    return zipped_again(wheel_of(place, "torch", TORCH, TORCH_TAG, content)), rocm
 
 
-def linked(place: Path, name: str, source: str, *flags: str) -> Path:
-    """Link a library of an assembler's source."""
-    (place / "library.s").write_text(source)
-    target = place / "lib" / name
-    target.parent.mkdir(exist_ok=True)
-    always = ("-shared", "-nostdlib", "-Wl,-rpath,$ORIGIN", "-Wl,--build-id=none")
-    process.capture(["cc", *always, *flags, "library.s", "-o", target], cwd=place)
-    return target
+def compare_writing_and_verifying(runs: int) -> Iterator[Comparison]:
+    """Compare writing and verifying a wheel of real libraries with the standard library's zipfile."""
+    libraries = compiled_libraries()
+    with scratch_folder() as scratch:
+        our_folder = scratch / "ours"
+        their_wheel = scratch / "theirs.whl"
+        workloads = [
+            Workload(
+                name=f"write a wheel of {console.size(total_size(libraries))}",
+                action=program_command(programs.write_wheel, our_folder, *libraries),
+            ),
+            Workload(
+                name="`python -m zipfile -c` (level 6)",
+                action=[*ZIPFILE, "-c", their_wheel, *libraries],
+            ),
+        ]
+        writing, zipping = measure_in_turn(workloads, runs=runs)
+        (our_wheel,) = our_folder.glob("*.whl")
+        size_ratio = total_size([our_wheel]) / total_size([their_wheel])
+        yield Comparison(subject=writing, baselines=[zipping], note=f"{size_ratio:.3f} of the other's size")
+
+        workloads = [
+            Workload(
+                name="verify its RECORD",
+                action=program_command(programs.verify_wheel, our_wheel),
+            ),
+            Workload(
+                name="`python -m zipfile -t`",
+                action=[*ZIPFILE, "-t", our_wheel],
+            ),
+        ]
+        verifying, testing = measure_in_turn(workloads, runs=runs)
+        yield Comparison(subject=verifying, baselines=[testing])
 
 
-def wheel_of(
-    folder: Path, name: str, version: str, tag: str, members: Sequence[Member], *fields: tuple[str, str]
-) -> Path:
-    metadata = metadata_text([("Name", name.replace("_", "-")), ("Version", version), *fields])
-    spec = WheelSpec(distribution=name, version=version, tag=tag, metadata=metadata)
-    return write_wheel(folder, spec, members).path
+def compare_rewriting(runs: int) -> Iterator[Comparison]:
+    """Compare another version for one wheel, checked, with unpacking, editing and packing it by `wheel`."""
+    with scratch_folder() as scratch:
+        candidate = build_release_candidate(scratch)
+        size = console.size(total_size([candidate]))
+        workloads = [
+            Workload(
+                name=f"another version for a wheel of {size}, checked",
+                action=program_command(programs.rewrite_wheel, candidate, scratch / "ours"),
+                note="≤ 100 MiB",
+            ),
+            script_workload(
+                "`wheel unpack`, edit, `wheel pack`, no check",
+                OTHER_VERSION,
+                baseline_program("wheel"),
+                scratch / "theirs",
+                candidate,
+                note="≤ 0.05",
+            ),
+        ]
+        rewriting, repacking = measure_in_turn(workloads, runs=runs, warm_up=False)
+        yield Comparison(subject=rewriting, baselines=[repacking])
 
 
-def zipped_again(wheel: Path) -> Path:
-    """Compress a wheel as setuptools does, which is what makes torch's."""
-    plain = wheel.rename(wheel.with_suffix(".plain"))
-    with zipfile.ZipFile(plain) as old, zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as new:
-        for info in old.infolist():
-            new.writestr(info.filename, old.read(info))
-    plain.unlink()
-    return wheel
+def compare_splitting(runs: int) -> Iterator[Comparison]:
+    """Compare splitting a fat wheel with extracting it and zipping the same files again."""
+    with scratch_folder() as scratch:
+        wheel = build_fat_wheel(scratch)
+        parts = scratch / "parts"
+        size = console.size(total_size([wheel]))
+        workloads = [
+            Workload(
+                name=f"split a wheel of {size}, read the parts again and compare",
+                action=program_command(programs.split_fat_wheel, wheel, parts),
+            ),
+            script_workload(
+                "extract, zip again at level 6",
+                ZIP_AGAIN,
+                sys.executable,
+                scratch / "theirs",
+                wheel,
+            ),
+        ]
+        splitting, zipping = measure_in_turn(workloads, runs=runs)
+        part_count = len(list(parts.iterdir()))
+        yield Comparison(subject=splitting, baselines=[zipping], note=f"{part_count} parts")
+
+
+def compare_standalone(runs: int) -> Iterator[Comparison]:
+    """Compare making a stand-alone wheel with unpacking, copying and zipping it by the standard library."""
+    with scratch_folder() as scratch:
+        rocm = scratch / "rocm"
+        torch = build_torch_and_rocm(scratch, rocm)
+        our_folder = scratch / "ours"
+        their_folder = scratch / "theirs"
+        workloads = [
+            Workload(
+                name="a stand-alone wheel",
+                action=program_command(programs.make_standalone_wheel, torch, rocm, our_folder),
+            ),
+            script_workload(
+                "extract, copy, zip again at level 6",
+                ZIP_AGAIN,
+                sys.executable,
+                their_folder,
+                torch,
+                *sorted(rocm.glob("*.whl")),
+                note="≤ 0.1, ≤ 1.02 of the size",
+            ),
+        ]
+        bundling, zipping = measure_in_turn(workloads, runs=runs, warm_up=False)
+        (our_wheel,) = our_folder.glob("*.whl")
+        note = describe_sizes(our_wheel, their_folder / "made.whl")
+        yield Comparison(subject=bundling, baselines=[zipping], note=note)
+
+
+def describe_sizes(our_wheel: Path, their_wheel: Path) -> str:
+    """Return the size of a wheel unpacked, packed, and as a part of another's."""
+    with zipfile.ZipFile(our_wheel) as archive:
+        unpacked = sum(info.file_size for info in archive.infolist())
+    packed = total_size([our_wheel])
+    ratio = packed / total_size([their_wheel])
+    return f"{console.size(unpacked)}, {console.size(packed)} packed, {ratio:.3f} of the other's size"

@@ -104,6 +104,10 @@ FINISHED: dict[str, tuple[str, ...]] = {
         "tests/integration/test_wheel_forms.py",
     ),
     "reports from the field": ("tests/field",),
+    "bench": ("tests/bench",),
+    "bench's tests": ("tests/unit/bench",),
+    "promises": ("tests/promises",),
+    "linters and locks": ("requirements",),
     "upstream's tests": (
         "tests/upstream/conftest.py",
         "tests/upstream/test_audio.py",

@@ -19,7 +19,8 @@ def arguments_of(program: str) -> list[set[str]]:
 
 def list_files(pattern: str) -> set[str]:
     """Return the repository's files that a pattern matches."""
-    return {path.relative_to(lint.ROOT).as_posix() for path in lint.ROOT.glob(pattern)}
+    paths = lint.ROOT.glob(pattern)
+    return {path.relative_to(lint.ROOT).as_posix() for path in paths}
 
 
 # Files
@@ -36,7 +37,10 @@ def test_lints_every_script() -> None:
 def test_lints_every_dockerfile() -> None:
     (arguments,) = arguments_of("hadolint")
 
-    assert arguments == {"docker/no_rocm_image_ubuntu24_04.Dockerfile", "docker/ubuntu-rocm/Dockerfile"}
+    assert arguments == {
+        "docker/no_rocm_image_ubuntu24_04.Dockerfile",
+        "docker/ubuntu-rocm/Dockerfile",
+    }
 
 
 @pytest.mark.parametrize("program", ["yamllint", "actionlint", "check-jsonschema"])
@@ -56,7 +60,8 @@ def test_looks_for_dangerous_workflows_without_a_network() -> None:
 def test_gives_only_ruffs_rules_what_a_person_adds() -> None:
     commands = lint.list_commands(lint.ROOT, ["--fix", "ci"])
 
-    assert [command for command in commands if "--fix" in command] == [["ruff", "check", "--fix", "ci"]]
+    commands_with_fix = [command for command in commands if "--fix" in command]
+    assert commands_with_fix == [["ruff", "check", "--fix", "ci"]]
 
 
 def test_a_linter_without_files_is_a_failure(tmp_path: Path) -> None:
@@ -76,8 +81,14 @@ def findings() -> set[str]:
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, findings: set[str]) -> list[Call]:
     """Return the calls of linters, on a machine that has them all but for actionlint."""
+
+    def run_linter(call: Call) -> Answer:
+        if call.program in findings:
+            return Answer(status=1)
+        return Answer()
+
     put_on_path(monkeypatch, tmp_path / "bin", ALWAYS_RUN)
-    return answer_processes(monkeypatch, lambda call: Answer(status=1 if call.program in findings else 0))
+    return answer_processes(monkeypatch, run_linter)
 
 
 def test_runs_every_linter_in_the_repository(calls: list[Call]) -> None:
@@ -96,4 +107,5 @@ def test_runs_every_linter_and_names_those_that_found_something(
     assert lint.main([]) == CheckError.exit_code
 
     assert len(calls) == len(ALWAYS_RUN)
-    assert f": {', '.join(programs)}." in capsys.readouterr().err
+    names = ", ".join(programs)
+    assert f": {names}." in capsys.readouterr().err
