@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import stat
-import sys
 import tempfile
 import time
 import uuid
@@ -119,7 +118,7 @@ def put_in_place(part: Path, target: Path) -> None:
         try:
             part.replace(target)
         except PermissionError:
-            if sys.platform != "win32" or time.monotonic() > end:
+            if os.name != "nt" or time.monotonic() > end:
                 raise
             time.sleep(_READER_PAUSE)
         else:
