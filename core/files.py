@@ -8,6 +8,7 @@ import re
 import shutil
 import stat
 import tempfile
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -23,6 +24,10 @@ CHUNK = 1 << 20
 # Far above what there is: torch for every GPU family has some GB, a run's records some MB.
 LARGEST_ARCHIVE = 128 << 30
 LARGEST_DOCUMENT = 256 << 20
+
+# How long a small file is read that another process, or a scanner of viruses, has open.
+_READER_SECONDS = 2.0
+_READER_PAUSE = 0.01
 
 # A pipe that nobody writes to holds its reader; Windows has no such files, and its text mode changes bytes.
 _OPENING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -103,7 +108,21 @@ def partial_file(target: Path, *, within: Path | None = None) -> Iterator[Path]:
         with temporary.folder("half", within=within or target.parent) as folder:
             part = folder / "half"
             yield part
+            put_in_place(part, target)
+
+
+def put_in_place(part: Path, target: Path) -> None:
+    """Give a whole file the name of another, which it replaces: on Windows when nobody reads it."""
+    end = time.monotonic() + _READER_SECONDS
+    while True:
+        try:
             part.replace(target)
+        except PermissionError:
+            if os.name != "nt" or time.monotonic() > end:
+                raise
+            time.sleep(_READER_PAUSE)
+        else:
+            return
 
 
 @contextmanager

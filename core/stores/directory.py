@@ -200,7 +200,7 @@ class DirectoryStore:
                     with half_written.open("wb") as stream:
                         stream.writelines(chunks)
                     half_written.chmod(0o644)
-                    half_written.replace(path)
+                    files.put_in_place(half_written, path)
                 finally:
                     half_written.unlink(missing_ok=True)
             etag = _stored_object(key, path.stat()).etag

@@ -113,7 +113,7 @@ def compare_new_index(scratch: Path, store: DirectoryStore, names: Sequence[str]
             name="`piprepo build`: no hashes",
             action=[baseline_program("piprepo"), "build", piprepo_folder],
             prepare=lambda: remove(piprepo_folder / "simple"),
-            note="≤ 1.5 by CPU" if is_small else "≤ 2.4 by CPU",
+            note="≤ 1" if is_small else "≤ 1.2 by CPU",
         ),
     ]
     if is_small:

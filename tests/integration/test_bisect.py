@@ -156,7 +156,7 @@ class Search:
     bad: str
     options: Sequence[str | Path]
 
-    def words(self, *more_options: str, command: Sequence[str]) -> list[str]:
+    def command_line(self, *more_options: str, command: Sequence[str]) -> list[str]:
         """Return the command line that begins or continues the search."""
         front_door = [sys.executable, "-m", "ci", "bisect", "--json", "--state", str(self.state)]
         ends = ["--good", self.good, "--bad", self.bad]
@@ -164,8 +164,8 @@ class Search:
 
     def run(self, *more_options: str, command: Sequence[str]) -> process.Completed:
         """Begin or continue the search."""
-        words = self.words(*more_options, command=command)
-        return process.capture(words, cwd=ROOT, env=process.inherited(), check=False)
+        command_line = self.command_line(*more_options, command=command)
+        return process.capture(command_line, cwd=ROOT, env=process.inherited(), check=False)
 
 
 def search_runs(tmp_path: Path, store: str | Path, good: int, bad: int) -> Search:
@@ -236,20 +236,20 @@ def test_lists_a_run_without_a_record_by_the_time_of_its_lock(
 ) -> None:
     publish_history(DirectoryStore(tmp_path / "runs"), history, first=4)
 
-    planned = search_runs(tmp_path, tmp_path / "runs", 4, 7).run("--dry-run", command=["true"])
+    dry_run = search_runs(tmp_path, tmp_path / "runs", 4, 7).run("--dry-run", command=["true"])
 
-    assert planned.returncode == 0, planned.stderr
-    assert f"{run_name(5)}  2025-11-06T03:00  " in planned.stderr
+    assert dry_run.returncode == 0, dry_run.stderr
+    assert f"{run_name(5)}  2025-11-06T03:00  " in dry_run.stderr
 
 
 def test_plans_how_many_tests_a_search_takes(history: Sequence[Build], tmp_path: Path) -> None:
     publish_history(DirectoryStore(tmp_path / "runs"), history, first=8)
 
-    planned = search_runs(tmp_path, tmp_path / "runs", 8, 13).run("--dry-run", command=["true"])
+    dry_run = search_runs(tmp_path, tmp_path / "runs", 8, 13).run("--dry-run", command=["true"])
 
-    assert f"{run_name(9)}  2025-11-10T03:00  {STEP}: " in planned.stderr
-    assert "6 in all, 1 without wheels" in planned.stderr
-    assert f"4 tests at most, the next at {run_name(8)}" in planned.stderr
+    assert f"{run_name(9)}  2025-11-10T03:00  {STEP}: " in dry_run.stderr
+    assert "6 in all, 1 without wheels" in dry_run.stderr
+    assert f"4 tests at most, the next at {run_name(8)}" in dry_run.stderr
 
 
 def test_continues_an_interrupted_search_and_refuses_another(
@@ -263,12 +263,12 @@ def test_continues_an_interrupted_search_and_refuses_another(
     wait_between = f"case $BISECT_RUN in {run_name(8)}|{run_name(13)}) ;; *) {wait};; esac"
     command = ["sh", "-c", f"{wait_between}; {COMMAND[2]}", str(tested)]
 
-    interrupt_when(search.words(command=command), tmp_path / "tested.at")
+    interrupt_when(search.command_line(command=command), tmp_path / "tested.at")
     assert len(tested.read_text().split()) == 2
 
     refused = search.run(command=["true"])
     assert refused.returncode == UsageError.exit_code
-    continuing = shlex.join(search.words(command=command)[4:])
+    continuing = shlex.join(search.command_line(command=command)[4:])
     assert f"\npython -m ci bisect {continuing}\n" in refused.stderr
 
     (tmp_path / "tested.go").touch()
@@ -278,14 +278,14 @@ def test_continues_an_interrupted_search_and_refuses_another(
     assert tested.read_text().split() == [run_name(8), run_name(13), run_name(BROKEN)]
 
     # At its end it is no longer in the way of another one.
-    other = search.run(command=["sh", "-c", "exit 3"])
-    assert other.returncode == CheckError.exit_code
-    assert f"{run_name(8)} should be good" in other.stderr
+    completed = search.run(command=["sh", "-c", "exit 3"])
+    assert completed.returncode == CheckError.exit_code
+    assert f"{run_name(8)} should be good" in completed.stderr
 
 
-def interrupt_when(words: Sequence[str], file: Path) -> None:
+def interrupt_when(command: Sequence[str], file: Path) -> None:
     """Start a search, interrupt it once a file is there, and require that it says so."""
-    with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE) as running:
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as running:
         while not file.exists():
             assert running.poll() is None
             time.sleep(0.05)
@@ -312,7 +312,8 @@ def write_refs(path: Path, torch: str) -> None:
 
 
 def test_builds_what_a_run_lacks_at_the_commits_of_its_lock(tmp_path: Path) -> None:
-    clone, store = Clone.create(tmp_path / "checkout"), DirectoryStore(tmp_path / "runs")
+    clone = Clone.create(tmp_path / "checkout")
+    store = DirectoryStore(tmp_path / "runs")
     refs = tmp_path / "mine.toml"
     options = ("--store", store.url, "--config-file", refs)
     write_refs(refs, 'ref = "nightly"')
@@ -401,7 +402,8 @@ def publish_rocm_builds(store: Store, folder: Path, repository: str, *, count: i
 
 
 def test_searches_rocm_alone_by_the_commits_of_its_build(tmp_path: Path) -> None:
-    store, repository = DirectoryStore(tmp_path / "runs"), "https://github.com/ROCm/rocm-libraries"
+    store = DirectoryStore(tmp_path / "runs")
+    repository = "https://github.com/ROCm/rocm-libraries"
     publish_rocm_builds(store, tmp_path / "dist", repository, count=6)
     options = ("--rocm", "--packages", "rocm-sdk-core", "--store", tmp_path / "runs")
     search = Search(state=tmp_path / "state", good="7.10.0a20251101", bad="2025-11-06", options=options)

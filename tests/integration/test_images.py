@@ -42,11 +42,11 @@ class Machine:
     folder: Path
     python: str
 
-    def buildah(self, *words: str | Path) -> str:
-        return process.capture(["buildah", *words], env=self.env).stdout.strip()
+    def buildah(self, *arguments: str | Path) -> str:
+        return process.capture(["buildah", *arguments], env=self.env).stdout.strip()
 
-    def build_image(self, *words: str, check: bool = True) -> process.Completed:
-        command = [sys.executable, "-m", "ci", "build-image", "--engine=buildah", *words]
+    def build_image(self, *options: str, check: bool = True) -> process.Completed:
+        command = [sys.executable, "-m", "ci", "build-image", "--engine=buildah", *options]
         return process.capture(command, cwd=ROOT, env=self.env, check=check)
 
     @contextmanager
@@ -105,8 +105,8 @@ def make_base(folder: Path, env: dict[str, str]) -> str:
     archive = folder / "base.tar"
     process.run(["tar", "--create", "--file", archive, "--directory", root, "."])
     container = process.capture(["buildah", "from", "scratch"], env=env).stdout.strip()
-    for words in (("add", container, archive, "/"), ("commit", "--rm", container, "localhost/base")):
-        process.capture(["buildah", *words], env=env)
+    process.capture(["buildah", "add", container, archive, "/"], env=env)
+    process.capture(["buildah", "commit", "--rm", container, "localhost/base"], env=env)
     python = (root / "usr" / "bin" / "python3").readlink().name.removeprefix("python")
     shutil.rmtree(root)
     archive.unlink()

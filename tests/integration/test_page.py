@@ -33,13 +33,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the page of 24 cells, compared with another run, and that of one cell, which failed."""
     folder: Path = tmp_path_factory.mktemp("reports")
     (folder / "broken.html").write_text(render(make_page(samples.broken_run())), encoding="utf-8")
-    families, refs = samples.FAMILIES[:4], samples.REFS[2:]
-    now = samples.make_run(families, refs, samples.PYTHONS[:2], grown=800_000)
-    before = samples.make_run(families, refs, samples.PYTHONS[:2], run_id="122", seed="x")
+    families = samples.FAMILIES[:4]
+    refs = samples.REFS[2:]
+    run = samples.make_run(families, refs, samples.PYTHONS[:2], grown=800_000)
+    previous_run = samples.make_run(families, refs, samples.PYTHONS[:2], run_id="122", seed="x")
     small_run = samples.make_run(families[:2], refs[:1], run_id="999999", grown=999999)
     smaller_run = samples.make_run(families[:2], refs[:1], run_id="9", grown=9)
     (folder / "few.html").write_text(render(make_page(small_run, smaller_run)), encoding="utf-8")
-    (folder / "index.html").write_text(render(make_page(now, before)), encoding="utf-8")
+    (folder / "index.html").write_text(render(make_page(run, previous_run)), encoding="utf-8")
     return folder
 
 
@@ -172,8 +173,8 @@ def test_times_are_relative_and_exact_in_their_titles(open_tab: Callable[..., Ta
     began = tab.locator("header time")
     assert began.get_attribute("title") == began.get_attribute("datetime") == "2026-11-20T22:00:00+00:00"
     assert not re.search(r"20\d\d-\d\d-\d\d", tab.locator("body").inner_text())
-    for now, text in (("2026-11-20T22:12:10Z", "12 min ago"), ("2026-11-22T23:00:00Z", "2 days ago")):
-        tab.clock.set_fixed_time(now)
+    for time, text in (("2026-11-20T22:12:10Z", "12 min ago"), ("2026-11-22T23:00:00Z", "2 days ago")):
+        tab.clock.set_fixed_time(time)
         tab.reload()
         assert began.text_content() == text
 
@@ -251,9 +252,9 @@ def test_a_cell_of_the_matrix_opens_its_part(open_tab: Callable[..., Tab]) -> No
     wait_for_open(tab, target)
 
 
-@pytest.mark.parametrize("where", ["http", pytest.param("file", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("scheme", ["http", pytest.param("file", marks=pytest.mark.nightly)])
 def test_the_printed_command_installs_the_wheels_and_what_they_need(
-    browser: Browser, tmp_path: Path, where: str
+    browser: Browser, tmp_path: Path, scheme: str
 ) -> None:
     page = make_page(samples.make_run(["gfx900"], ["nightly"], ["cp312"]))
     wheels = [write_wheel(tmp_path / "dist", name="rocm", version="7.1.0")]
@@ -266,7 +267,7 @@ def test_the_printed_command_installs_the_wheels_and_what_they_need(
     place.parent.mkdir()
     place.write_text(render(page), encoding="utf-8")
     with served(out) as address, browser.new_page() as tab:
-        tab.goto(place.as_uri() if where == "file" else f"{address}/123-linux/reports/")
+        tab.goto(place.as_uri() if scheme == "file" else f"{address}/123-linux/reports/")
         command = shlex.split(tab.locator(".command pre").first.text_content() or "")
         assert command[:2] == ["pip", "install"]
         target = create_environment(tmp_path / "venv", "pip")

@@ -153,14 +153,14 @@ def read_files(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def test_finds_nothing_to_do_where_nothing_has_changed(clone: Clone) -> None:
-    before = read_files(clone.path / "out" / "local-linux")
+    files = read_files(clone.path / "out" / "local-linux")
 
     printed = clone.run_checked("invoke", "ci", *SAMPLE)
 
     assert "nox >" not in printed
     for stage in ("build_rocm", *BUILDS, "test_smoke", "test_torch"):
         assert f"{stage}: unchanged" in printed
-    assert read_files(clone.path / "out" / "local-linux") == before
+    assert read_files(clone.path / "out" / "local-linux") == files
 
 
 def break_record(source: Path, target: Path) -> Path:
@@ -207,18 +207,18 @@ def test_builds_for_family_cpu_with_nox_alone(clone: Clone) -> None:
 
 
 def test_cells_are_named_by_what_they_build(clone: Clone) -> None:
-    listed = clone.nox("-l", "--json", MATRIX="ci")
+    listing = clone.nox("-l", "--json", MATRIX="ci")
 
-    (cell,) = [session for session in json.loads(listed.stdout) if session["name"] == "build_torch"]
+    (cell,) = [session for session in json.loads(listing.stdout) if session["name"] == "build_torch"]
     assert cell["session"] == f"build_torch({FAMILY}, nightly, Python 3.12)"
     assert cell["python"] == "3.12"
 
 
 def test_sessions_without_a_matrix_name_no_family(clone: Clone) -> None:
-    listed = clone.nox("-l").stdout
+    listing = clone.nox("-l").stdout
 
-    assert re.search(r"^[*-] build_torch .*->", listed, re.MULTILINE)
-    assert "gpu_family" not in listed
+    assert re.search(r"^[*-] build_torch .*->", listing, re.MULTILINE)
+    assert "gpu_family" not in listing
 
 
 @pytest.mark.parametrize(("family", "is_refused"), [(FAMILY, True), ("cpu", False)])
@@ -410,9 +410,9 @@ def test_results_of_other_builds_are_stale(
 # Code of others, and the rights of a job
 
 
-def require_no_rights(written: Path) -> None:
+def require_no_rights(variables_file: Path) -> None:
     """Require that what wrote its variables to a file saw a PATH, and no right of the job."""
-    variables = written.read_text(encoding="utf-8")
+    variables = variables_file.read_text(encoding="utf-8")
     assert "PATH" in variables
     assert "of-the-job" not in variables
 
@@ -432,20 +432,22 @@ def require_no_rights(written: Path) -> None:
 def test_code_of_sources_sees_no_right_of_the_job(
     clone: Clone, tmp_path: Path, stage: str, file: str, options: tuple[str, ...]
 ) -> None:
-    tree, written = tmp_path / "tree", tmp_path / "written"
+    tree = tmp_path / "tree"
+    variables_file = tmp_path / "variables"
     project = stage.partition("_")[2]
     sample.clone_repository(clone.path / ".cache/sample/repos" / project, tree)
     with (tree / file).open("a", encoding="utf-8") as stream:
-        stream.write(f"\nimport os\nopen({str(written)!r}, 'a').write(str(dict(os.environ)))\n")
+        stream.write(f"\nimport os\nopen({str(variables_file)!r}, 'a').write(str(dict(os.environ)))\n")
 
     clone.run_checked("nox", "-s", stage, "--", *SAMPLE, "--force", *options, tree, **RIGHTS)
 
-    require_no_rights(written)
+    require_no_rights(variables_file)
 
 
 @pytest.mark.nightly
 def test_rocms_own_programs_see_no_right_of_the_job(clone: Clone, tmp_path: Path) -> None:
-    written_by_programs, written_by_sdist = tmp_path / "programs", tmp_path / "sdist"
+    written_by_programs = tmp_path / "programs"
+    written_by_sdist = tmp_path / "sdist"
     setup = f"import os\nopen({str(written_by_sdist)!r}, 'a').write(str(dict(os.environ)))\n".encode()
 
     def plant_in_program(_member: str, content: bytes) -> bytes:
@@ -588,7 +590,7 @@ def test_interrupted_tests_leave_no_process_behind(clone: Clone, tmp_path: Path)
         printed = running.communicate(timeout=120)[0]
 
     assert running.returncode != 0, printed
-    pids = [int(word) for word in pids_file.read_text().split()]
+    pids = [int(pid) for pid in pids_file.read_text().split()]
     wait_until(lambda: not any(map(is_alive, pids)), seconds=20)
     assert not any(map(is_alive, pids))
     failed_record = clone.record(f"test_torch-sample-{TAG}.failed")

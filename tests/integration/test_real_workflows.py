@@ -95,7 +95,7 @@ def site(rclone_server: S3Server, split_artifacts: Path, tmp_path_factory: pytes
 
 
 @pytest.fixture(scope="module")
-def built(site: Site) -> Run:
+def build_run(site: Site) -> Run:
     """A pull request that asks for PyTorch, on the artifacts of a run in a private bucket."""
     request = {
         "pytorch_git_refs": REF,
@@ -118,50 +118,50 @@ def compact_lock(run: Run) -> str:
     return SourceLock.model_validate_json((run.folder / LOCK).read_text(encoding="utf-8")).compact()
 
 
-def test_refuses_whoever_has_no_keys(site: Site, built: Run) -> None:
-    key = f"{built.run_id}-linux/python/{FAMILY}/index.html"
+def test_refuses_whoever_has_no_keys(site: Site, build_run: Run) -> None:
+    key = f"{build_run.run_id}-linux/python/{FAMILY}/index.html"
     assert (site.folder / key).is_file()
 
     with pytest.raises(HTTPError):
         urlopen(f"{site.server.endpoint}/{site.bucket}/{key}")  # noqa: S310 - of the server above
 
 
-def test_jobs_that_build_or_test_assume_no_role(built: Run) -> None:
-    jobs = re.findall(r"^\[.*?([^/\]]+?) *\].*Run Main Assume", built.log, re.MULTILINE)
+def test_jobs_that_build_or_test_assume_no_role(build_run: Run) -> None:
+    jobs = re.findall(r"^\[.*?([^/\]]+?) *\].*Run Main Assume", build_run.log, re.MULTILINE)
 
     assert set(jobs) == {"Plan", "Fetch", "Publish", "Summary"}
 
 
-def test_builds_and_tests_rocm_from_the_artifacts_of_another_run(built: Run) -> None:
-    plan = (built.folder / "manifests" / "plan.json").read_text(encoding="utf-8")
+def test_builds_and_tests_rocm_from_the_artifacts_of_another_run(build_run: Run) -> None:
+    plan = (build_run.folder / "manifests" / "plan.json").read_text(encoding="utf-8")
 
     assert f'"run_id": "{ARTIFACT_RUN}"' in plan
-    assert built.record("build_rocm")["status"] == "ok"
-    assert built.record(f"test_rocm-{TAG}")["status"] == "ok"
+    assert build_run.record("build_rocm")["status"] == "ok"
+    assert build_run.record(f"test_rocm-{TAG}")["status"] == "ok"
 
 
-def test_builds_and_tests_pytorch_on_that_rocm(built: Run) -> None:
-    lock = SourceLock.model_validate_json((built.folder / LOCK).read_text(encoding="utf-8"))
+def test_builds_and_tests_pytorch_on_that_rocm(build_run: Run) -> None:
+    lock = SourceLock.model_validate_json((build_run.folder / LOCK).read_text(encoding="utf-8"))
 
-    assert {"amd_torch_device_gfx942", "torch", "triton"} < built.distributions()
+    assert {"amd_torch_device_gfx942", "torch", "triton"} < build_run.distributions()
     for name in ("triton", "torch"):
-        record = built.record(f"build_{name}-{REF_IN_NAMES}-{TAG}")
+        record = build_run.record(f"build_{name}-{REF_IN_NAMES}-{TAG}")
         assert record["status"] == "ok"
         assert record["files"][0]["version"] == lock.version(name, gpu=True)
-    assert built.record(f"test_smoke-{REF_IN_NAMES}-{TAG}")["status"] == "ok"
+    assert build_run.record(f"test_smoke-{REF_IN_NAMES}-{TAG}")["status"] == "ok"
     # Every job takes its commits from the one lock.
-    assert built.log.count(f"source lock of {REF}: resolved") == 1
+    assert build_run.log.count(f"source lock of {REF}: resolved") == 1
 
 
-def test_stores_pages_and_findings(built: Run) -> None:
-    assert {f"python/{FAMILY}/index.html", f"reports/{FAMILY}/findings.json"} <= built.files()
+def test_stores_pages_and_findings(build_run: Run) -> None:
+    assert {f"python/{FAMILY}/index.html", f"reports/{FAMILY}/findings.json"} <= build_run.files()
 
 
-def test_no_log_and_no_file_of_a_run_has_the_keys(site: Site, built: Run) -> None:
-    assert site.server.secret_key not in built.log
+def test_no_log_and_no_file_of_a_run_has_the_keys(site: Site, build_run: Run) -> None:
+    assert site.server.secret_key not in build_run.log
 
     text_suffixes = {".json", ".html", ".log", ".txt"}
-    paths = [built.folder / name for name in built.files()]
+    paths = [build_run.folder / name for name in build_run.files()]
     contents = [path.read_bytes() for path in paths if path.suffix in text_suffixes]
     assert contents
     assert not [content for content in contents if site.server.secret_key.encode() in content]
@@ -170,14 +170,14 @@ def test_no_log_and_no_file_of_a_run_has_the_keys(site: Site, built: Run) -> Non
 # A dispatch that tests: PyTorch of a page, ROCm of an index, ROCm of a run.
 
 
-def test_wheels_of_a_page_are_tested_and_their_results_are_kept(site: Site, built: Run) -> None:
-    with served(built.folder / "python" / FAMILY) as url:
+def test_wheels_of_a_page_are_tested_and_their_results_are_kept(site: Site, build_run: Run) -> None:
+    with served(build_run.folder / "python" / FAMILY) as url:
         run = site.dispatch(
             "2101",
             "test_pytorch_wheels.yml",
             pytorch_git_ref=REF,
-            torch_version=torch_version(built),
-            source_lock=compact_lock(built),
+            torch_version=torch_version(build_run),
+            source_lock=compact_lock(build_run),
             store=f"s3://{site.bucket}",
             package_find_links_url=f"{url}/index.html",
             **TEST_INPUTS,
@@ -186,13 +186,13 @@ def test_wheels_of_a_page_are_tested_and_their_results_are_kept(site: Site, buil
 
     assert run.exit_code == 0, run.problems()
     record = run.record(f"test_smoke-{REF_IN_NAMES}-{TAG}")
-    torch_wheel = built.record(f"build_torch-{REF_IN_NAMES}-{TAG}")["files"][0]
+    torch_wheel = build_run.record(f"build_torch-{REF_IN_NAMES}-{TAG}")["files"][0]
     assert record["status"] == "ok"
     assert record["inputs"]["files"][torch_wheel["name"]] == torch_wheel["sha256"]
 
 
-def test_rocm_of_an_index_is_tested(site: Site, built: Run) -> None:
-    with served(built.folder / "python" / FAMILY) as url:
+def test_rocm_of_an_index_is_tested(site: Site, build_run: Run) -> None:
+    with served(build_run.folder / "python" / FAMILY) as url:
         run = site.dispatch(
             "2201",
             "test_rocm_wheels.yml",
@@ -206,8 +206,8 @@ def test_rocm_of_an_index_is_tested(site: Site, built: Run) -> None:
     assert run.record(f"test_rocm-{TAG}")["status"] == "ok"
 
 
-def test_a_run_of_another_day_is_tested_by_its_id_alone(site: Site, built: Run) -> None:
-    run = site.dispatch(built.run_id, "test_rocm_wheels.yml", store=f"s3://{site.bucket}", **TEST_INPUTS)
+def test_a_run_of_another_day_is_tested_by_its_id_alone(site: Site, build_run: Run) -> None:
+    run = site.dispatch(build_run.run_id, "test_rocm_wheels.yml", store=f"s3://{site.bucket}", **TEST_INPUTS)
 
     assert run.exit_code == 0, run.problems()
 
@@ -250,31 +250,31 @@ def packages_with_times(run: Run) -> dict[str, int]:
 
 
 def test_a_repeated_run_writes_no_package_again(site: Site, variant: Run) -> None:
-    before = packages_with_times(variant)
+    packages = packages_with_times(variant)
 
     repeated = run_variant(site)
 
-    assert packages_with_times(repeated) == before
+    assert packages_with_times(repeated) == packages
 
 
-def test_maintenance_mirrors_what_wheels_require_and_lists_what_is_old(site: Site, built: Run) -> None:
+def test_maintenance_mirrors_what_wheels_require_and_lists_what_is_old(site: Site, build_run: Run) -> None:
     run = site.dispatch("2401", "maintenance.yml", delete="false", at_most="10")
 
     assert run.exit_code == 0, run.problems()
     assert re.search(r"mirror_deps: \d+ files in s3://", run.log)
     assert f"index: the pages of s3://{site.bucket} list what is there" in run.log
     assert re.search(r"retention: .* (deletes nothing from|would be deleted from) s3:", run.log)
-    assert built.folder.is_dir()
+    assert build_run.folder.is_dir()
     assert (site.folder / "python-deps" / "simple" / "index.html").is_file()
 
 
-def test_a_fork_builds_on_the_index(built: Run, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_fork_builds_on_the_index(build_run: Run, tmp_path_factory: pytest.TempPathFactory) -> None:
     fork = Engine.create(tmp_path_factory.mktemp("fork"), repository="somebody/TheRock", config="")
     fork.add_file("pytorch-build.toml", REFS)
     indexes = "rocm_packaging/rocm_indexes.toml"
     upstream_indexes = (fork.clone / indexes).read_text(encoding="utf-8")
 
-    with served(built.folder / "python" / FAMILY) as url:
+    with served(build_run.folder / "python" / FAMILY) as url:
         # In the place of the index of today, which is far away and changes.
         local_indexes = upstream_indexes.replace(
             "https://nightly.repo.amd.com/rocm/whl-next/", f"{url}/simple/"

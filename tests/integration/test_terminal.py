@@ -38,13 +38,13 @@ def child_variables(**changes: str | None) -> dict[str, str]:
     return process.inherited(**settings)
 
 
-def run_on_a_terminal(tree: Path, *words: str, stop_at: str | None = None, **changes: str) -> str:
+def run_on_a_terminal(tree: Path, *arguments: str, stop_at: str | None = None, **changes: str) -> str:
     """Return what a terminal gets; at a text the user presses Ctrl-C."""
     child, master = pty.fork()
     if child == 0:
         os.chdir(tree)
         os.execve(  # noqa: S606 - a pty
-            sys.executable, [sys.executable, "-c", WORK, *words], child_variables(**changes)
+            sys.executable, [sys.executable, "-c", WORK, *arguments], child_variables(**changes)
         )
 
     output = b""
@@ -72,11 +72,11 @@ class Frame:
 
 def frames_of(output: str) -> list[Frame]:
     """Return the frames of a terminal's output: each ends where the live lines were erased."""
-    first, *rest = re.split(r"\r\r((?:\x1b\[A)*)\x1b\[J", output)
+    first, *marks_and_texts = re.split(r"\r\r((?:\x1b\[A)*)\x1b\[J", output)
     frames = []
     text = first
     # Each mark says by moving up how many lines were live.
-    for mark, following in zip(rest[::2], rest[1::2], strict=True):
+    for mark, following in zip(marks_and_texts[::2], marks_and_texts[1::2], strict=True):
         lines = text.split("\r\n")
         live_count = 1 + mark.count("A")
         frames.append(Frame(printed=lines[:-live_count], live=lines[-live_count:]))
@@ -160,9 +160,9 @@ def test_a_fold_of_github_has_all_that_a_log_has(tree: Path) -> None:
 
     printed = process.capture(command, cwd=tree, env=child_variables(GITHUB_ACTIONS="true")).stderr
 
-    fold, _, rest = printed.removeprefix("::group::build one\n").partition("::endgroup::\n")
+    fold, _, text_behind = printed.removeprefix("::group::build one\n").partition("::endgroup::\n")
     assert fold == (tree / "one.log").read_text()
-    assert rest.startswith("build one: ")
+    assert text_behind.startswith("build one: ")
 
 
 def test_a_pipe_gets_commands_and_results_alone(tree: Path) -> None:

@@ -70,12 +70,47 @@ def workflows() -> Mapping[str, Workflow]:
     return {path.name: read_workflow(path) for path in sorted(FOLDER.glob("*.yml"))}
 
 
-def steps() -> Iterator[tuple[str, Workflow, Mapping[str, Any], Mapping[str, Any]]]:
-    """Yield every step with where it is, its workflow and its job."""
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One step of a job.
+
+    Attributes:
+        path: Its workflow, its job and its name, for messages.
+        tree: The step as it is written.
+    """
+
+    path: str
+    workflow: Workflow
+    job: Mapping[str, Any]
+    tree: Mapping[str, Any]
+
+    @property
+    def command(self) -> str:
+        """What it runs; empty where it uses an action."""
+        command: str = self.tree.get("run", "")
+        return command
+
+    @property
+    def action(self) -> str:
+        """The action that it uses; empty where it runs a command."""
+        action: str = self.tree.get("uses", "")
+        return action
+
+
+def steps() -> Iterator[Step]:
+    """Yield every step of every workflow."""
     for name, workflow in workflows().items():
         for job_name, job in workflow.jobs.items():
-            for step in job.get("steps", []):
-                yield f"{name}, {job_name}, {step.get('name', step.get('uses'))}", workflow, job, step
+            for tree in job.get("steps", []):
+                path = f"{name}, {job_name}, {tree.get('name', tree.get('uses'))}"
+                yield Step(path=path, workflow=workflow, job=job, tree=tree)
+
+
+def command_steps() -> Iterator[Step]:
+    """Yield every step that runs a command."""
+    for step in steps():
+        if step.command:
+            yield step
 
 
 def minutes_of(limit: object, *, hosted: bool, planned: int | None = None) -> int:
@@ -166,13 +201,35 @@ def called(job: Mapping[str, Any]) -> Workflow | None:
     return workflows()[path.rpartition("/")[2]] if path else None
 
 
-def calls() -> Iterator[tuple[str, Workflow, Mapping[str, Any], Workflow]]:
-    """Yield every job that calls a workflow with where it is, its own workflow and the called one."""
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One job that calls a workflow.
+
+    Attributes:
+        path: The workflow that it stands in, and its name, for messages.
+        job: The job as it is written.
+        target: The workflow that it calls.
+    """
+
+    path: str
+    workflow: Workflow
+    job: Mapping[str, Any]
+    target: Workflow
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """The inputs that it gives."""
+        inputs: Mapping[str, Any] = self.job.get("with", {})
+        return inputs
+
+
+def calls() -> Iterator[Call]:
+    """Yield every job that calls a workflow."""
     for name, workflow in workflows().items():
         for job_name, job in workflow.jobs.items():
             target = called(job)
             if target is not None:
-                yield f"{name}, {job_name}", workflow, job, target
+                yield Call(path=f"{name}, {job_name}", workflow=workflow, job=job, target=target)
 
 
 def words_of(command: str) -> list[str]:

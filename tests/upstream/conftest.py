@@ -6,6 +6,9 @@ Linux in which programs of that ROCm run, `--therock DIR` a work tree of TheRock
 builder are compared with ours. `--torch-root DIR` is the root folder of a Debian that `torch_root/root.sh`
 made fit for compiling torch, which `--compile` does. `--torch PYTHON` is the interpreter of an environment
 that has torch, and the pytest that those sources' tests need (7 or 8 for those of torch 2.6).
+
+Tests that repeat a kind with other inputs, or take minutes, are marked as nightly: quick runs have
+`-m "not nightly"`.
 """
 
 from pathlib import Path

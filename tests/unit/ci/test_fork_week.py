@@ -26,6 +26,8 @@ from tests.kit.workflow_files import workflows
 GUIDE = (ROOT / "docs" / "fork_and_downstream.md").read_text(encoding="utf-8")
 MONDAY = datetime(2026, 11, 23)  # noqa: DTZ001 - of the clock that crons are in
 FORK = "my-organisation/wheels"
+GITHUB_MACHINES = {"ubuntu-24.04", "windows-2022"}
+NAME = re.compile(r"[A-Za-z0-9][\w./:-]*")
 ROLE = re.compile(r"arn:aws:iam::\d+:role/[\w-]+")
 
 ONE_MACHINE = """\
@@ -68,7 +70,9 @@ class Fork:
     @property
     def variables(self) -> Mapping[str, str]:
         """The variables of the repository."""
-        return {**self.other_variables, **({"SCHEDULES": self.schedules} if self.schedules else {})}
+        if not self.schedules:
+            return self.other_variables
+        return {**self.other_variables, "SCHEDULES": self.schedules}
 
 
 EVERY_WORKFLOW = json.dumps([workflow.tree["name"] for workflow in workflows().values()])
@@ -125,25 +129,28 @@ def upstream() -> Upstream:
     )
 
 
-def words_of(job: SimulatedJob) -> set[str]:
-    """Return the names in everything that a job gets."""
-    words: set[str] = set()
+def names_in(job: SimulatedJob, pattern: re.Pattern[str]) -> set[str]:
+    """Return the names of a form in everything that a job gets."""
+    names: set[str] = set()
     for text in job.texts():
-        words.update(re.findall(r"[A-Za-z0-9][\w./:-]*", text))
-    return words
+        names.update(pattern.findall(text))
+    return names
 
 
 def foreign_names(job: SimulatedJob, fork: Fork, upstream: Upstream) -> set[str]:
     """Return the stores, roles, machines and families that a job names and that are not the fork's."""
-    words = words_of(job)
-    bare_names = {word.removeprefix("s3://") for word in words}
-    names = bare_names & upstream.stores | bare_names & upstream.machines
+    names = names_in(job, NAME)
+    bare_names = {name.removeprefix("s3://") for name in names}
+
+    unowned_names = {job.machine} - fork.machines - GITHUB_MACHINES
+    unowned_names |= bare_names & upstream.stores
+    unowned_names |= bare_names & upstream.machines
     if fork.families:
-        names |= words & upstream.families
-    roles = {role for text in job.texts() for role in ROLE.findall(text)}
-    names |= {role for role in roles if ":123456789012:" not in role}
-    github_machines = {"ubuntu-24.04", "windows-2022"}
-    return names | ({job.machine} - fork.machines - github_machines)
+        unowned_names |= names & upstream.families
+    for role in names_in(job, ROLE):
+        if ":123456789012:" not in role:
+            unowned_names.add(role)
+    return unowned_names
 
 
 # --- Runs ------------------------------------------------------------------------------------
@@ -340,7 +347,8 @@ def test_a_nightly_release_of_the_guides_first_file_alone_is_refused(tmp_path: P
 
 def test_the_guide_names_every_workflow_that_has_a_schedule() -> None:
     scheduled = {workflow.tree["name"] for workflow in workflows().values() if "schedule" in workflow.on}
-    section = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8").partition("## Schedules\n")[2]
-    named = set(re.findall(r"`([^`]+)`", section.partition("```json")[0]))
+    page = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    _, _, section = page.partition("## Schedules\n")
+    table, _, _ = section.partition("```json")
 
-    assert scheduled <= named
+    assert scheduled <= set(re.findall(r"`([^`]+)`", table))

@@ -171,13 +171,13 @@ def test_an_id_without_a_name_or_digest_is_refused(taker: Workspace, artifact_id
 
 def steps_that_take() -> Iterator[Mapping[str, Any]]:
     """Yield every step of a workflow or an action that takes an artifact of GitHub's."""
-    for _where, _workflow, _job, step in steps():
-        if TAKING in step.get("uses", ""):
-            yield step
+    for step in steps():
+        if TAKING in step.action:
+            yield step.tree
     for path in ACTIONS.iterdir():
-        for step in steps_of_action(path.name):
-            if TAKING in step.get("uses", ""):
-                yield step
+        for tree in steps_of_action(path.name):
+            if TAKING in tree.get("uses", ""):
+                yield tree
 
 
 def test_every_artifact_is_found_by_its_name_however_many_a_run_has() -> None:

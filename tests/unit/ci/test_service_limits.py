@@ -1,10 +1,10 @@
 """Every workflow, with the largest plans, held against what GitHub takes: `ci/github_limits.toml`."""
 
+import fnmatch
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import cache
 
 import pytest
@@ -56,13 +56,19 @@ class Use:
     """How much of a limit something takes."""
 
     limit: str
-    what: str
+    user: str
     amount: int
 
 
-def is_named(what: str, patterns: Mapping[str, str]) -> bool:
-    """Return whether the data has a reason for something."""
-    return any(fnmatchcase(what, pattern) for pattern in patterns)
+def has_reason(user: str, limit: Limit) -> bool:
+    """Return whether the data says why something is near a limit."""
+    return any(fnmatch.fnmatchcase(user, pattern) for pattern in limit.near)
+
+
+def users_near(name: str) -> list[str]:
+    """Return what is near a limit."""
+    limit = limits()[name]
+    return [use.user for use in all_uses() if use.limit == name and limit.is_near(use.amount)]
 
 
 @cache
@@ -86,16 +92,16 @@ def texts(value: object) -> Iterator[str]:
 
 def levels(name: str) -> int:
     """Return how many workflows call each other below one, itself counted."""
-    below = [levels(target.name) for _where, workflow, _job, target in calls() if workflow.name == name]
-    return 1 + max(below, default=0)
+    levels_below = [levels(call.target.name) for call in calls() if call.workflow.name == name]
+    return 1 + max(levels_below, default=0)
 
 
 def called_by(name: str) -> set[str]:
     """Return the workflows that a run of one calls."""
     called: set[str] = set()
-    for _where, workflow, _job, target in calls():
-        if workflow.name == name:
-            called |= {target.name, *called_by(target.name)}
+    for call in calls():
+        if call.workflow.name == name:
+            called |= {call.target.name, *called_by(call.target.name)}
     return called
 
 
@@ -104,71 +110,72 @@ def uses_of_jobs(workflow: Workflow) -> Iterator[Use]:
     for name, job in workflow.jobs.items():
         if "uses" in job:
             continue
-        what = f"{workflow.name}, {name}"
-        yield Use(limit="hosted_minutes", what=what, amount=minutes_of(job["timeout-minutes"], hosted=True))
+        user = f"{workflow.name}, {name}"
+        yield Use(limit="hosted_minutes", user=user, amount=minutes_of(job["timeout-minutes"], hosted=True))
         if job["runs-on"] != "ubuntu-24.04":
             minutes = minutes_of(job["timeout-minutes"], hosted=False)
-            yield Use(limit="self_hosted_minutes", what=what, amount=minutes)
+            yield Use(limit="self_hosted_minutes", user=user, amount=minutes)
 
 
 def uses_of_workflow(workflow: Workflow) -> Iterator[Use]:
     """Yield what a workflow takes of the limits, whatever is planned."""
     name = workflow.name
     templates = [text for text in texts(workflow.tree) if EXPRESSION.search(text)]
-    yield Use(limit="expression", what=name, amount=max(map(len, templates), default=0))
-    yield Use(limit="workflow_file", what=name, amount=len(workflow.text.encode()))
-    yield Use(limit="workflow_levels", what=name, amount=levels(name))
-    yield Use(limit="called_workflows", what=name, amount=len(called_by(name)))
+    yield Use(limit="expression", user=name, amount=max(map(len, templates), default=0))
+    yield Use(limit="workflow_file", user=name, amount=len(workflow.text.encode()))
+    yield Use(limit="workflow_levels", user=name, amount=levels(name))
+    yield Use(limit="called_workflows", user=name, amount=len(called_by(name)))
 
     inputs = workflow.on.get("workflow_dispatch", {}).get("inputs", {})
-    yield Use(limit="dispatch_inputs", what=name, amount=len(inputs))
+    yield Use(limit="dispatch_inputs", user=name, amount=len(inputs))
     characters = sum(len(SOURCE_LOCK if key == "source_lock" else LONGEST_WORD) for key in inputs)
-    yield Use(limit="dispatch_payload", what=name, amount=characters)
+    yield Use(limit="dispatch_payload", user=name, amount=characters)
 
     concurrency = workflow.tree.get("concurrency")
     if concurrency is not None and "github.run_id" not in concurrency["group"]:
-        yield Use(limit="waiting_runs", what=name, amount=1)
+        yield Use(limit="waiting_runs", user=name, amount=1)
     yield from uses_of_jobs(workflow)
 
 
 def uses_of_artifacts() -> Iterator[Use]:
     """Yield how long artifacts are kept."""
-    for where, _workflow, _job, step in steps():
-        if "actions/upload-artifact@" in step.get("uses", ""):
-            yield Use(limit="artifact_days", what=where, amount=step["with"]["retention-days"])
+    for step in steps():
+        if "actions/upload-artifact@" in step.action:
+            days = step.tree["with"]["retention-days"]
+            yield Use(limit="artifact_days", user=step.path, amount=days)
     path = ROOT / ".github" / "actions" / "hand_over" / "action.yml"
     action = yaml.safe_load(path.read_text(encoding="utf-8"))
-    yield Use(limit="artifact_days", what="hand_over", amount=int(action["inputs"]["days"]["default"]))
+    yield Use(limit="artifact_days", user="hand_over", amount=int(action["inputs"]["days"]["default"]))
 
 
 def uses_of_run(name: str) -> Iterator[Use]:
     """Yield what the runs of the largest plan of a kind take of the limits: one on each platform."""
-    yield Use(limit="summary", what=f"plan, {name}", amount=len(summary(largest_plan(name)).encode()))
+    yield Use(limit="summary", user=f"plan, {name}", amount=len(summary(largest_plan(name)).encode()))
     for platform in PLATFORMS:
         run = release_of(largest_plan(name), platform, settings={})
-        what = f"{name}, {platform}"
+        run_name = f"{name}, {platform}"
 
         outputs = BYTES_OF_UTF16 * sum(len(text) for text in run.setup_outputs.values())
-        yield Use(limit="job_outputs", what=what, amount=outputs)
+        yield Use(limit="job_outputs", user=run_name, amount=outputs)
         # The outputs of `setup` are those of its job, and of each workflow that it is called by.
         other_outputs = BYTES_OF_UTF16 * CHARACTERS_OF_A_JOB * len(run.plan.jobs)
-        yield Use(limit="run_outputs", what=what, amount=2 * outputs + other_outputs)
-        yield from uses_of_matrices(run, what)
+        yield Use(limit="run_outputs", user=run_name, amount=2 * outputs + other_outputs)
+        yield from uses_of_matrices(run, run_name)
 
     # CI plans both platforms at once.
     outputs = BYTES_OF_UTF16 * sum(map(len, RunOfPlan(plan=largest_plan(name)).setup_outputs.values()))
-    yield Use(limit="job_outputs", what=f"{name}, both platforms", amount=outputs)
+    yield Use(limit="job_outputs", user=f"{name}, both platforms", amount=outputs)
 
 
-def uses_of_matrices(run: RunOfPlan, what: str) -> Iterator[Use]:
+def uses_of_matrices(run: RunOfPlan, run_name: str) -> Iterator[Use]:
     """Yield how many jobs a run's matrices have: groups, each stage of a group, and sets of wheels."""
     groups = json.loads(run.setup_outputs[f"{run.platform}_groups"])
-    yield Use(limit="matrix", what=f"groups, {what}", amount=len(groups))
+    yield Use(limit="matrix", user=f"groups, {run_name}", amount=len(groups))
     for stage in STAGES:
         longest = max(len(group[stage]) for group in groups)
-        yield Use(limit="matrix", what=f"{stage} of a group, {what}", amount=longest)
+        yield Use(limit="matrix", user=f"{stage} of a group, {run_name}", amount=longest)
     wheel_sets = wheel_sets_to_promote(run.plan, run.platform)
-    yield Use(limit="matrix", what=f"sets of wheels, {what}", amount=len(wheel_sets))
+    yield Use(limit="matrix", user=f"sets of wheels, {run_name}", amount=len(wheel_sets))
 
 
 def uses_of_environments() -> Iterator[Use]:
@@ -179,14 +186,13 @@ def uses_of_environments() -> Iterator[Use]:
             for step in job.steps:
                 environment = step.environment
                 sizes = [bytes_of_variable(name, value) for name, value in environment.items()]
-                for limit, size in (
-                    ("variable", max(sizes)),
-                    ("environment", bytes_of_environment(environment)),
-                ):
-                    where = f"{job.path}, {step.name}, {platform}"
-                    longest[limit, where] = max(size, longest.get((limit, where), 0))
-        for (limit, where), size in longest.items():
-            yield Use(limit=limit, what=where, amount=size)
+                user = f"{job.path}, {step.name}, {platform}"
+                longest_variable = longest.get(("variable", user), 0)
+                longest["variable", user] = max(longest_variable, *sizes)
+                longest_environment = longest.get(("environment", user), 0)
+                longest["environment", user] = max(longest_environment, bytes_of_environment(environment))
+        for (limit, user), size in longest.items():
+            yield Use(limit=limit, user=user, amount=size)
 
 
 @cache
@@ -209,7 +215,7 @@ def test_every_limit_is_held_and_has_its_page() -> None:
 @pytest.mark.parametrize("name", limits())
 def test_nothing_takes_more_than_the_service_gives(name: str) -> None:
     limit = limits()[name]
-    too_much = [use.what for use in all_uses() if use.limit == name and use.amount > limit.limit]
+    too_much = [use.user for use in all_uses() if use.limit == name and use.amount > limit.limit]
 
     assert not too_much, limit.of
 
@@ -217,20 +223,14 @@ def test_nothing_takes_more_than_the_service_gives(name: str) -> None:
 @pytest.mark.parametrize("name", limits())
 def test_needs_a_reason_within_a_quarter_of_a_limit(name: str) -> None:
     limit = limits()[name]
-    near = [use.what for use in all_uses() if use.limit == name and limit.is_near(use.amount)]
-
-    unnamed = [what for what in near if not is_named(what, limit.near)]
-
-    assert not unnamed, f"{limit.limit} {limit.of}"
+    for user in users_near(name):
+        assert has_reason(user, limit), f"{user}: {limit.limit} {limit.of}"
 
 
 @pytest.mark.parametrize("name", limits())
 def test_every_reason_is_of_something_that_is_near(name: str) -> None:
-    limit = limits()[name]
-    near = [use.what for use in all_uses() if use.limit == name and limit.is_near(use.amount)]
-
-    for pattern in limit.near:
-        assert any(fnmatchcase(what, pattern) for what in near), pattern
+    for pattern in limits()[name].near:
+        assert fnmatch.filter(users_near(name), pattern), pattern
 
 
 def test_the_product_refuses_a_plan_by_the_same_limits() -> None:

@@ -6,7 +6,7 @@ A job with a token can assume every role whose trust policy accepts its claims, 
 import copy
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
@@ -87,12 +87,12 @@ class Job:
 
 def sessions_of(command: str) -> Sequence[str]:
     """Return the sessions that a call of nox names."""
-    names = []
-    for word in command.split()[2:]:
-        if word.startswith("-"):
+    sessions: list[str] = []
+    for argument in command.split()[2:]:
+        if argument.startswith("-"):
             break
-        names.append(word)
-    return names
+        sessions.append(argument)
+    return sessions
 
 
 def is_harmless(session: str, command: str, harmless_sessions: Sequence[str]) -> bool:
@@ -114,10 +114,10 @@ def resolve(value: str, inputs: Mapping[str, str]) -> str:
 
     member = RUN_MEMBER.fullmatch(expression)
     if member and member[1] in inputs:
-        whole = inputs[member[1]]
-        if is_json_template(whole):
-            return json_members(whole)[member[2]].removeprefix("toJSON(").removesuffix(")")
-        return f"fromJSON({whole}).{member[2]}"
+        input_value = inputs[member[1]]
+        if is_json_template(input_value):
+            return json_members(input_value)[member[2]].removeprefix("toJSON(").removesuffix(")")
+        return f"fromJSON({input_value}).{member[2]}"
     return inputs.get(expression.removeprefix("inputs."), expression)
 
 
@@ -130,18 +130,17 @@ def called_jobs(
     for name, tree in workflow.jobs.items():
         requested = tree.get("permissions", workflow.tree.get("permissions", {"id-token": "write"}))
         rights = {scope: granted(scope, level, caller) for scope, level in requested.items()}
-        where = f"{path} > {file}, {name}"
-        passed = {key: resolve(str(value), inputs) for key, value in tree.get("with", {}).items()}
+        passed_inputs = {key: resolve(str(value), inputs) for key, value in tree.get("with", {}).items()}
         job = Job(
-            path=where,
+            path=f"{path} > {file}, {name}",
             file=file,
             tree=tree,
             rights=rights,
             refused_rights=[scope for scope in rights if rights[scope] != requested[scope]],
-            inputs=passed or inputs,
+            inputs=passed_inputs or inputs,
         )
         if "uses" in tree:
-            yield from called_jobs(files, tree["uses"].rpartition("/")[2], job, where)
+            yield from called_jobs(files, tree["uses"].rpartition("/")[2], job, job.path)
         else:
             yield job
 
@@ -190,52 +189,55 @@ def accepts(role: Role, release_type: str, token: Mapping[str, str]) -> bool:
             conditions[key] = [*patterns] if isinstance(patterns, list) else [patterns]
 
     assert len(conditions) == 3
-    return all(
-        any(fnmatchcase(token[key], pattern) for pattern in patterns) for key, patterns in conditions.items()
-    )
+    return all(matches_any(token[key], patterns) for key, patterns in conditions.items())
 
 
-def reachable_roles(known: Roles, release_type: str, token: Mapping[str, str]) -> set[str]:
+def matches_any(text: str, patterns: Iterable[str]) -> bool:
+    """Return whether a text matches one of some patterns."""
+    return any(fnmatchcase(text, pattern) for pattern in patterns)
+
+
+def reachable_roles(role_data: Roles, release_type: str, token: Mapping[str, str]) -> set[str]:
     """Return the roles that whoever has a token may assume."""
-    return {name for name, role in known.roles.items() if accepts(role, release_type, token)}
+    return {name for name, role in role_data.roles.items() if accepts(role, release_type, token)}
 
 
-def faults(files: Mapping[str, Workflow], known: Roles) -> set[str]:
+def faults(files: Mapping[str, Workflow], role_data: Roles) -> set[str]:
     """Return what is wrong, from every event through every workflow that is called."""
-    found: set[str] = set(overlaps(known))
+    messages: set[str] = set(overlaps(role_data))
 
     # Many jobs are called by many events, and ask the same.
     @cache
     def reachable_from(file: str, environment: str, release_type: str) -> set[str]:
-        return reachable_roles(known, release_type, claims(file, "refs/heads/main", environment))
+        return reachable_roles(role_data, release_type, claims(file, "refs/heads/main", environment))
 
     for event in sorted({event for workflow in files.values() for event in workflow.on}):
         if event not in EVENTS:
-            found.add(f"nobody has thought about the event {event}")
+            messages.add(f"nobody has thought about the event {event}")
         for job in jobs_of_event(files, event):
-            found.update(faults_of_job(job, known, reachable_from))
-    return found
+            messages.update(faults_of_job(job, role_data, reachable_from))
+    return messages
 
 
-def faults_of_job(job: Job, known: Roles, reachable_from: ReachableRoles) -> Iterator[str]:
+def faults_of_job(job: Job, role_data: Roles, reachable_from: ReachableRoles) -> Iterator[str]:
     """Yield what is wrong with one job."""
     if "write" in job.rights.values():
-        for code in job.foreign_code(known.without_upstream_code):
+        for code in job.foreign_code(role_data.without_upstream_code):
             yield f"{job.path}: {code} beside a token"
     if job.refused_rights:
         yield f"{job.path}: asks for {job.refused_rights}, which who calls does not give"
     if job.rights.get("id-token") == "write":
-        yield from role_faults(job, known, reachable_from)
+        yield from role_faults(job, role_data, reachable_from)
     else:
         for role in job.assumed_roles:
             yield f"{job.path}: no token for {role}"
 
 
-def role_faults(job: Job, known: Roles, reachable_from: ReachableRoles) -> Iterator[str]:
+def role_faults(job: Job, role_data: Roles, reachable_from: ReachableRoles) -> Iterator[str]:
     """Compare the roles that a job could assume on `main` with those that its steps assume."""
     own_roles: dict[str, Role] = {}
     expressions: set[str] = set()
-    for name, role in known.roles.items():
+    for name, role in role_data.roles.items():
         if job.assumed_roles & {*role.given} and role.environment == job.environment:
             own_roles[name] = role
             expressions.update(role.given)
@@ -253,15 +255,15 @@ def role_faults(job: Job, known: Roles, reachable_from: ReachableRoles) -> Itera
 
 
 @cache
-def overlap(pattern: str, other: str) -> bool:
+def overlap(first: str, second: str) -> bool:
     """Return whether two patterns with * have a text in common."""
-    if not pattern or not other:
-        return not (pattern + other).strip("*")
-    if pattern[0] == "*":
-        return overlap(pattern[1:], other) or overlap(pattern, other[1:])
-    if other[0] == "*":
-        return overlap(other, pattern)
-    return pattern[0] == other[0] and overlap(pattern[1:], other[1:])
+    if not first or not second:
+        return not (first + second).strip("*")
+    if first[0] == "*":
+        return overlap(first[1:], second) or overlap(first, second[1:])
+    if second[0] == "*":
+        return overlap(second, first)
+    return first[0] == second[0] and overlap(first[1:], second[1:])
 
 
 def place(pattern: str) -> str:
@@ -272,27 +274,32 @@ def place(pattern: str) -> str:
     return f"{bucket}/{key}"
 
 
+def places(patterns: Iterable[str]) -> list[str]:
+    """Return each of some patterns in the one bucket."""
+    return [place(pattern) for pattern in patterns]
+
+
 def is_shared(pattern: str, role: Role, other_name: str) -> bool:
     """Return whether a role says that it writes keys of this pattern beside another role."""
     if other_name not in role.shares:
         return False
-    return not role.shared or pattern in {place(shared) for shared in role.shared}
+    return not role.shared or pattern in places(role.shared)
 
 
-def overlaps(known: Roles) -> Iterator[str]:
+def overlaps(role_data: Roles) -> Iterator[str]:
     """Yield the roles that could write what another one owns; what a role may never write is not its own."""
-    for (name, role), (other_name, other) in product(known.roles.items(), repeat=2):
-        if name == other_name:
+    for (name, role), (owner_name, owner) in product(role_data.roles.items(), repeat=2):
+        if name == owner_name:
             continue
-        denied = [place(pattern) for pattern in (*role.never, *other.never)]
-        written = [place(pattern) for pattern in (*role.writes, *role.deletes)]
-        owned = [place(pattern) for pattern in other.writes]
-        for key, other_key in product(written, owned):
-            is_denied = any(fnmatchcase(key, no) or fnmatchcase(other_key, no) for no in denied)
-            if is_denied or is_shared(key, role, other_name) or is_shared(other_key, other, name):
+        denied_keys = places([*role.never, *owner.never])
+        written_keys = places([*role.writes, *role.deletes])
+        for key, owned_key in product(written_keys, places(owner.writes)):
+            if matches_any(key, denied_keys) or matches_any(owned_key, denied_keys):
                 continue
-            if overlap(key, other_key):
-                yield f"{name} could write {other_key} of {other_name}"
+            if is_shared(key, role, owner_name) or is_shared(owned_key, owner, name):
+                continue
+            if overlap(key, owned_key):
+                yield f"{name} could write {owned_key} of {owner_name}"
 
 
 def test_workflows_roles_and_policies_agree() -> None:
@@ -373,9 +380,9 @@ def test_a_role_is_followed_through_the_json_that_a_dispatch_writes() -> None:
 )
 def test_finds_a_mistake_in_a_role(name: str, change: Mapping[str, Any], fault: str) -> None:
     mistaken_role = roles().roles[name].model_copy(update=change)
-    known = roles().model_copy(update={"roles": {**roles().roles, name: mistaken_role}})
+    role_data = roles().model_copy(update={"roles": {**roles().roles, name: mistaken_role}})
 
-    assert fault in "\n".join(faults(workflows(), known))
+    assert fault in "\n".join(faults(workflows(), role_data))
 
 
 ANYWHERE = [*workflows(), "mine.yml"]
@@ -394,15 +401,15 @@ BRANCH = {"ci": RUNS, "dev": RUNS | {"staging", "promotion"}}
 )
 def test_the_files_of_a_ref_do_not_decide_what_it_may_write(ref: str, most: Mapping[str, set[str]]) -> None:
     """Who may push a branch edits its workflows as they like, and names any environment."""
-    known = roles()
+    role_data = roles()
     for release_type in RELEASE_TYPES:
         environments = {""}
-        for role in known.roles.values():
+        for role in role_data.roles.values():
             environments.add(role.environment.format(type=release_type))
 
         reachable: set[str] = set()
         for file, environment in product(ANYWHERE, environments):
-            reachable |= reachable_roles(known, release_type, claims(file, ref, environment))
+            reachable |= reachable_roles(role_data, release_type, claims(file, ref, environment))
         assert reachable == most.get(release_type, set()), release_type
 
 
@@ -410,11 +417,11 @@ def test_releases_are_promoted_in_their_environment_alone() -> None:
     role = roles().roles["promotion"]
     refs = ("refs/heads/main", "refs/heads/release/7.1", "refs/pull/7/merge")
     for release_type, file, ref in product(role.refs, ANYWHERE, refs):
-        others = {"", *role.refs}
-        for other in roles().roles.values():
-            others.add(other.environment.format(type=release_type))
-        others.discard(release_type)
-        for environment in others:
+        other_environments = {"", *role.refs}
+        for other_role in roles().roles.values():
+            other_environments.add(other_role.environment.format(type=release_type))
+        other_environments.discard(release_type)
+        for environment in other_environments:
             assert not accepts(role, release_type, claims(file, ref, environment))
 
 
@@ -439,12 +446,12 @@ def test_compiler_caches_are_written_by_no_job_and_by_one_release_type() -> None
     text = "\n".join(workflow.text for workflow in workflows().values())
     assert not re.search(r"COMPILER_CACHE_ROLE|SCCACHE_|actions/cache@", text)
 
-    written: list[str] = []
+    written_keys: list[str] = []
     for release_type in ("ci", "nightly"):
         for statement in permissions(cache, {**names_of(release_type), "artifacts": "b"}):
             if "s3:PutObject" in statement["Action"]:
-                written += statement["Resource"]
-    assert not overlap(*written)
+                written_keys += statement["Resource"]
+    assert not overlap(*written_keys)
 
 
 def test_policies_are_printed_for_a_repository(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,11 +14,11 @@ from tests.kit.workflow_files import (
     Workflow,
     called,
     calls,
+    command_steps,
     input_references,
     is_json_template,
     json_members,
     references,
-    steps,
     workflows,
 )
 
@@ -36,11 +36,11 @@ ALL_INPUTS = re.compile(r"toJSON\(inputs\)")
 @cache
 def product_variables() -> frozenset[str]:
     """Return the words in the product that could be variables which a session reads."""
-    words: set[str] = set()
+    names: set[str] = set()
     for layer in LAYERS:
         for path in (ROOT / layer).rglob("*.py"):
-            words.update(re.findall(r'"([A-Z][A-Z_]+)"', path.read_text(encoding="utf-8")))
-    return frozenset(words)
+            names.update(re.findall(r'"([A-Z][A-Z_]+)"', path.read_text(encoding="utf-8")))
+    return frozenset(names)
 
 
 def is_used(variable: str, text: str) -> bool:
@@ -98,10 +98,10 @@ def effective_inputs(name: str) -> frozenset[str]:
 
     effective.update(effective_members_of_cell(workflow))
 
-    for where, _caller, job, target in calls():
-        if where.startswith(f"{name}, "):
-            for key, value in job.get("with", {}).items():
-                effective |= passed_inputs(workflow, key, value, effective_inputs(target.name))
+    for call in calls():
+        if call.workflow is workflow:
+            for key, value in call.inputs.items():
+                effective |= passed_inputs(workflow, key, value, effective_inputs(call.target.name))
     return frozenset(effective)
 
 
@@ -138,10 +138,10 @@ def test_every_input_has_an_effect(name: str) -> None:
 def members_written(key: str) -> set[str]:
     """Return the members that workflows write into a JSON input."""
     members: set[str] = set()
-    for _where, _workflow, job, _target in calls():
-        value = job.get("with", {}).get(key)
+    for call in calls():
+        value = call.inputs.get(key)
         if is_json_template(value):
-            members |= set(json_members(value))
+            members |= set(json_members(str(value)))
     return members
 
 
@@ -177,10 +177,10 @@ def test_jobs_read_of_a_run_exactly_what_setup_writes() -> None:
 
 
 def test_a_dispatch_writes_of_a_run_nothing_that_no_job_reads() -> None:
-    written = members_written("run")
+    members = members_written("run")
 
-    assert written
-    assert written <= members_of_setup()
+    assert members
+    assert members <= members_of_setup()
 
 
 def test_github_reads_of_a_row_exactly_what_plans_write() -> None:
@@ -188,10 +188,10 @@ def test_github_reads_of_a_row_exactly_what_plans_write() -> None:
 
 
 def test_a_dispatch_writes_of_a_job_nothing_that_is_not_read() -> None:
-    written = members_written("cell")
+    members = members_written("cell")
 
-    assert {"gpu_family", "runner", "rocm.version"} <= written
-    assert written <= {*members_of_plan(), *MEMBERS_OF_CELL - MEMBERS_OF_PLANNED_JOBS, *MEMBERS_OF_ROCM}
+    assert {"gpu_family", "runner", "rocm.version"} <= members
+    assert members <= {*members_of_plan(), *MEMBERS_OF_CELL - MEMBERS_OF_PLANNED_JOBS, *MEMBERS_OF_ROCM}
 
 
 # Variables and outputs
@@ -203,12 +203,10 @@ def test_every_value_given_to_a_step_is_used(name: str) -> None:
     workflow = workflows()[name]
     for job_name, job in workflow.jobs.items():
         commands = "\n".join(step.get("run", "") for step in job.get("steps", []))
-        unused = {variable for variable in job.get("env", {}) if not is_used(variable, commands)}
-        assert not unused, job_name
+        for variable in job.get("env", {}):
+            assert is_used(variable, commands), f"{job_name}: {variable}"
 
-    every_command = "\n".join(
-        step.get("run", "") for _where, other, _job, step in steps() if other is workflow
-    )
+    every_command = "\n".join(step.command for step in command_steps() if step.workflow is workflow)
     for variable in workflow.tree.get("env", {}):
         assert is_used(variable, every_command) or f"env.{variable}" in workflow.text, variable
 
@@ -227,9 +225,10 @@ def names_that_people_hand_on() -> set[str]:
 def outputs_read(workflow: Workflow) -> set[str]:
     """Return the outputs of a workflow that those who call it read, or hand on as outputs of their own."""
     read: set[str] = set()
-    for _where, caller, _job, target in calls():
-        if target is not workflow:
+    for call in calls():
+        if call.target is not workflow:
             continue
+        caller = call.workflow
         for job in caller.jobs.values():
             for path in references(job, "needs"):
                 if path[1] == "outputs" and called(caller.jobs[path[0]]) is workflow:
@@ -251,8 +250,8 @@ def test_every_output_is_used(name: str) -> None:
         used: set[str] = set()
         for output in outputs.values():
             used |= {path[2] for path in references(output["value"], "jobs") if path[0] == job_name}
-        for other in workflow.jobs.values():
-            for path in references(other, "needs"):
+        for reader in workflow.jobs.values():
+            for path in references(reader, "needs"):
                 if path[0] == job_name and path[1] == "outputs":
                     used.add(path[2])
         assert set(job.get("outputs", {})) <= used, job_name

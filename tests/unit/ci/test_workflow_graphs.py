@@ -159,8 +159,10 @@ def needs_of_a_release() -> Mapping[str, set[str]]:
     jobs_of_families = {caller: {*workflows()[file].jobs} for caller, file in families.items()}
 
     needs: dict[str, set[str]] = {}
-    for name, needed in direct_needs(workflows()["release.yml"]).items():
-        with_families = set().union(*(jobs_of_families.get(need, {need}) for need in needed))
+    for name, names in direct_needs(workflows()["release.yml"]).items():
+        with_families: set[str] = set()
+        for need in names:
+            with_families |= jobs_of_families.get(need, {need})
         if name not in families:
             needs[name] = with_families
             continue
@@ -192,9 +194,9 @@ def test_a_release_tests_what_is_staged_before_it_promotes() -> None:
 
 def test_only_a_release_installs_from_staging() -> None:
     callers: dict[str, str] = {}
-    for where, _workflow, job, _target in calls():
-        if "staged" in job.get("with", {}):
-            callers[where] = job["with"]["staged"]
+    for call in calls():
+        if "staged" in call.inputs:
+            callers[call.path] = call.inputs["staged"]
 
     staged = "${{ needs.stage.result != 'skipped' && vars.READ_ROLE == '' }}"
     assert callers == {

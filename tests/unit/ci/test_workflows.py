@@ -30,9 +30,11 @@ from tests.kit.workflow_files import (
     FOLDER,
     READING,
     SESSIONS,
+    Step,
     Workflow,
     called_sessions,
     calls,
+    command_steps,
     minutes_of,
     references,
     steps,
@@ -66,13 +68,23 @@ DEVICES_OF_A_GPU = re.compile(
 RELEASES = [name for name in ENTRY_POINTS if name.startswith("release_")]
 
 
-def environment_of(workflow: Workflow, job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, str]:
+def environment_of(step: Step) -> dict[str, str]:
     """Return the variables that a step has; `plan_job` sets some for the steps behind it."""
-    environment = {**workflow.tree.get("env", {}), **job.get("env", {})}
-    for earlier_step in job["steps"][: job["steps"].index(step)]:
+    environment = {**step.workflow.tree.get("env", {}), **step.job.get("env", {})}
+    for earlier_step in step.job["steps"]:
+        if earlier_step is step.tree:
+            break
         if called_sessions(earlier_step.get("run", "")) == [READING]:
             environment.update(job_variables(JobValues(gpu_family="gfx94X-dcgpu")))
-    return {**environment, **step.get("env", {})}
+    environment.update(step.tree.get("env", {}))
+    return environment
+
+
+def commands_of(name: str) -> Iterator[Step]:
+    """Yield the steps of a workflow that run a command."""
+    for step in command_steps():
+        if step.workflow.name == name:
+            yield step
 
 
 def used_variables(command: str) -> set[str]:
@@ -86,18 +98,15 @@ def used_variables(command: str) -> set[str]:
 @pytest.mark.parametrize("name", workflows())
 def test_a_step_is_one_call_of_nox_to_sessions_that_exist(name: str) -> None:
     session_names = {session.name for session in all_sessions()}
-    for where, workflow, _job, step in steps():
-        if workflow.name != name or "run" not in step:
-            continue
-        command = step["run"]
-        assert "\n" not in command.strip(), where
-        assert not re.search(r"[;&|`]|\$\(", command), where
-        assert words_of(command)[:2] == ["nox", "-s"], where
+    for step in commands_of(name):
+        assert "\n" not in step.command.strip(), step.path
+        assert not re.search(r"[;&|`]|\$\(", step.command), step.path
+        assert words_of(step.command)[:2] == ["nox", "-s"], step.path
 
-        called = called_sessions(command)
-        assert called, where
+        called = called_sessions(step.command)
+        assert called, step.path
         if called != [SESSIONS]:
-            assert set(called) <= session_names, where
+            assert set(called) <= session_names, step.path
 
 
 @cache
@@ -135,47 +144,55 @@ def planned_sessions(file: str) -> set[str]:
     return sessions
 
 
+def options_in(command: str) -> set[str]:
+    """Return the options that a call of nox hands on to its sessions."""
+    options: set[str] = set()
+    _nox, _, arguments = command.partition(" -- ")
+    for argument in words_of(arguments):
+        if argument == "$STAGED":
+            options.add("--staged")
+        elif argument.startswith("--"):
+            options.add(argument.partition("=")[0])
+    return options
+
+
 def test_every_option_is_known_to_every_session_that_gets_it() -> None:
     checked_sessions = 0
-    for where, workflow, _job, step in steps():
-        words = words_of(step.get("run", ""))
-        if "--" not in words:
+    for step in command_steps():
+        options = options_in(step.command)
+        if not options:
             continue
-        options = {word.partition("=")[0] for word in words[words.index("--") + 1 :] if word.startswith("--")}
-        if "$STAGED" in words:
-            options.add("--staged")
-
-        sessions: Collection[str] = called_sessions(step["run"])
+        sessions: Collection[str] = called_sessions(step.command)
         if sessions == [SESSIONS]:
-            sessions = planned_sessions(workflow.name)
-            assert sessions, where
+            sessions = planned_sessions(step.workflow.name)
+            assert sessions, step.path
+
         for session in sessions:
             if session in verbs_by_session() and session != "in_image":
-                assert options <= options_of(session), f"{where}: {session}"
+                assert options <= options_of(session), f"{step.path}: {session}"
                 checked_sessions += 1
     assert checked_sessions > 40
 
 
 @pytest.mark.parametrize("name", workflows())
 def test_values_reach_commands_by_the_environment_alone(name: str) -> None:
-    for where, workflow, job, step in steps():
-        if workflow.name != name or "run" not in step:
-            continue
-        command = step["run"]
-        assert "${{" not in command, where
+    for step in commands_of(name):
+        assert "${{" not in step.command, step.path
         # cmd would take %NAME% for a part of the command
-        assert "%" not in command, where
-        assert used_variables(command) <= set(environment_of(workflow, job, step)), where
+        assert "%" not in step.command, step.path
+        assert used_variables(step.command) <= set(environment_of(step)), step.path
 
-        without_quoted_values = re.sub(r'"[^"]*"', '""', command)
+        without_quoted_values = re.sub(r'"[^"]*"', '""', step.command)
         unquoted = re.findall(r'(?<!["=\w/])[$!]([A-Z_]+)', without_quoted_values)
-        assert set(unquoted) <= SPLIT_VARIABLES, where
+        assert set(unquoted) <= SPLIT_VARIABLES, step.path
 
 
 def test_a_word_that_is_not_quoted_is_a_constant_of_the_workflow() -> None:
-    flags = {
-        job["env"]["STAGED"] for _where, _workflow, job, _step in steps() if "STAGED" in job.get("env", {})
-    }
+    flags: set[str] = set()
+    for step in steps():
+        environment = step.job.get("env", {})
+        if "STAGED" in environment:
+            flags.add(environment["STAGED"])
 
     assert flags == {"${{ inputs.staged && '--staged' || '' }}"}
 
@@ -189,28 +206,28 @@ def may_run_on_windows(workflow: Workflow, job: Mapping[str, Any]) -> bool:
 
 def test_on_windows_commands_take_values_as_their_shell_reads_them() -> None:
     checked_shells: list[str] = []
-    for where, workflow, job, step in steps():
-        if "run" not in step or not may_run_on_windows(workflow, job):
+    for step in command_steps():
+        if not may_run_on_windows(step.workflow, step.job):
             continue
-        shell = step.get("shell") or job["defaults"]["run"]["shell"]
+        shell = step.tree.get("shell") or step.job["defaults"]["run"]["shell"]
         checked_shells.append(shell)
         if shell == "bash":
-            assert "!" not in step["run"], where
+            assert "!" not in step.command, step.path
             continue
-        assert re.match(r"cmd .*/V:ON", shell), where
-        assert "$" not in step["run"], where
-        assert "inputs.platform == 'windows'" in step["if"], where
+        assert re.match(r"cmd .*/V:ON", shell), step.path
+        assert "$" not in step.command, step.path
+        assert "inputs.platform == 'windows'" in step.tree["if"], step.path
     assert len(set(checked_shells)) == 2
 
 
 def test_a_step_of_windows_is_the_one_of_linux_in_cmds_words() -> None:
     checked_pairs = 0
-    for _where, _workflow, job, step in steps():
-        if step.get("id") != "windows":
+    for step in command_steps():
+        if step.tree.get("id") != "windows":
             continue
-        (linux_step,) = [other for other in job["steps"] if other.get("id") == "linux"]
-        assert words_of(step["run"]) == words_of(linux_step["run"])
-        assert step["timeout-minutes"] == linux_step["timeout-minutes"]
+        (linux_step,) = [tree for tree in step.job["steps"] if tree.get("id") == "linux"]
+        assert words_of(step.command) == words_of(linux_step["run"])
+        assert step.tree["timeout-minutes"] == linux_step["timeout-minutes"]
         checked_pairs += 1
     assert checked_pairs == 3
 
@@ -223,10 +240,10 @@ def test_every_step_and_job_has_a_time_limit(*, hosted: bool) -> None:
                 assert 0 < minutes_of(job["timeout-minutes"], hosted=hosted) <= 720, f"{name}, {job_name}"
 
     longest_test = data.MAX_HOSTED_MINUTES if hosted else data.MAX_MINUTES
-    for where, _workflow, job, step in steps():
-        if "run" in step:
-            limit = minutes_of(step["timeout-minutes"], hosted=hosted, planned=longest_test)
-            assert 0 < limit <= minutes_of(job["timeout-minutes"], hosted=hosted), where
+    for step in command_steps():
+        limit = minutes_of(step.tree["timeout-minutes"], hosted=hosted, planned=longest_test)
+        limit_of_job = minutes_of(step.job["timeout-minutes"], hosted=hosted)
+        assert 0 < limit <= limit_of_job, step.path
 
 
 # Actions and images
@@ -256,33 +273,33 @@ def test_actions_are_pinned_by_commit_with_their_version() -> None:
 
 
 def uploaded_artifacts() -> Iterator[tuple[str, str]]:
-    """Yield where artifacts are uploaded, and for how many days they are kept."""
-    for where, _workflow, _job, step in steps():
-        if "actions/upload-artifact@" in step.get("uses", ""):
-            yield where, str(step["with"]["retention-days"])
+    """Yield what uploads artifacts, and for how many days they are kept."""
+    for step in steps():
+        if "actions/upload-artifact@" in step.action:
+            yield step.path, str(step.tree["with"]["retention-days"])
     for path in (ROOT / ".github" / "actions").rglob("action.yml"):
         action = yaml.safe_load(path.read_text(encoding="utf-8"))
-        for step in action["runs"]["steps"]:
-            if "actions/upload-artifact@" in step.get("uses", ""):
-                assert step["with"]["retention-days"] == "${{ inputs.days }}"
+        for tree in action["runs"]["steps"]:
+            if "actions/upload-artifact@" in tree.get("uses", ""):
+                assert tree["with"]["retention-days"] == "${{ inputs.days }}"
                 yield path.parent.name, action["inputs"]["days"]["default"]
 
 
 def test_a_job_that_is_run_again_within_a_week_finds_what_was_handed_over() -> None:
-    days = dict(uploaded_artifacts())
+    days_by_uploader = dict(uploaded_artifacts())
 
-    assert "hand_over" in days
-    assert len(days) == 3
-    for where, kept in days.items():
-        assert int(kept) >= DAYS_FOR_ANOTHER_TRY, where
+    assert "hand_over" in days_by_uploader
+    assert len(days_by_uploader) == 3
+    for uploader, days in days_by_uploader.items():
+        assert int(days) >= DAYS_FOR_ANOTHER_TRY, uploader
 
 
 def test_the_nightly_image_is_pushed_with_a_password_of_its_registry_alone() -> None:
-    (step,) = [step for where, _workflow, _job, step in steps() if "Push the image" in where]
+    (step,) = [step for step in steps() if "Push the image" in step.path]
 
     condition = r"startsWith\(vars\.NIGHTLY_IMAGE, 'ghcr\.io/'\) && github\.token \|\| ''"
-    assert re.search(condition, step["env"]["REGISTRY_PASSWORD"])
-    assert "ghcr.io" not in str({**step, "env": {}})
+    assert re.search(condition, step.tree["env"]["REGISTRY_PASSWORD"])
+    assert "ghcr.io" not in str({**step.tree, "env": {}})
 
 
 def test_images_are_pinned_in_one_place() -> None:
@@ -318,9 +335,10 @@ def test_no_workflow_decides_by_the_release_type() -> None:
 
 def test_leaves_out_under_act_only_what_needs_github() -> None:
     """One condition, and only on steps of actions that act cannot have; artifacts it has."""
-    for where, _workflow, _job, step in steps():
-        needs_github = not re.search("^$|actions/checkout@|_over$", step.get("uses", ""))
-        assert ("!env.ACT" in str(step.get("if", ""))) is needs_github, where
+    for step in steps():
+        needs_github = not re.search("^$|actions/checkout@|_over$", step.action)
+        is_left_out = "!env.ACT" in str(step.tree.get("if", ""))
+        assert is_left_out is needs_github, step.path
     for name, workflow in workflows().items():
         without_steps = {job: {**tree, "steps": []} for job, tree in workflow.jobs.items()}
         assert "env.ACT" not in str(without_steps), name
@@ -329,10 +347,10 @@ def test_leaves_out_under_act_only_what_needs_github() -> None:
 def test_steps_that_run_under_act_use_no_action_of_others() -> None:
     """For act fetches them before it knows that their step is left out."""
     not_run_by_act = {"therock-nightly.yml", "therock-stable.yml", "unit_tests.yml"}
-    for where, workflow, _job, step in steps():
-        action = step.get("uses", "./")
-        if workflow.name not in not_run_by_act and "actions/checkout@" not in action:
-            assert action.startswith("./"), where
+    for step in steps():
+        is_checkout = "actions/checkout@" in step.action
+        if step.action and not is_checkout and step.workflow.name not in not_run_by_act:
+            assert step.action.startswith("./"), step.path
 
 
 # Inputs and outputs
@@ -377,9 +395,9 @@ def test_every_output_of_the_plan_that_is_read_exists() -> None:
 def test_every_step_of_a_run_knows_where_the_run_is_kept() -> None:
     """Where that is decides which folder of the store, or of this machine, is the run's."""
     checked_steps = 0
-    for where, workflow, job, step in steps():
-        if "--run-id=" in step.get("run", ""):
-            assert environment_of(workflow, job, step)["RUN_STORE"].endswith(".store }}"), where
+    for step in command_steps():
+        if "--run-id=" in step.command:
+            assert environment_of(step)["RUN_STORE"].endswith(".store }}"), step.path
             checked_steps += 1
     assert checked_steps > 20
 
@@ -429,11 +447,11 @@ def test_pushes_run_ci_on_the_long_lived_branches_of_the_data() -> None:
     assert tuple(branches) == data.load().triggers.long_lived_branches
 
 
-@pytest.mark.parametrize("where", ["concurrency", "setup"])
-def test_ci_knows_the_labels_that_configure_knows(where: str) -> None:
+@pytest.mark.parametrize("part", ["concurrency", "setup"])
+def test_ci_knows_the_labels_that_configure_knows(part: str) -> None:
     workflow = workflows()["ci.yml"]
     conditions = {"concurrency": workflow.tree["concurrency"]["group"], "setup": workflow.jobs["setup"]["if"]}
-    prefixes = re.findall(r"startsWith\(github\.event\.label\.name, '([^']+)'\)", conditions[where])
+    prefixes = re.findall(r"startsWith\(github\.event\.label\.name, '([^']+)'\)", conditions[part])
     labels = [f"{prefix}someone" for prefix in prefixes]
 
     # An unknown label of CI's is an error, and any other one is none of its business.
@@ -458,7 +476,7 @@ def test_the_path_filter_names_workflows_that_exist() -> None:
 
 def workflows_called_by(name: str) -> set[str]:
     """Return the workflows that one calls, and those that they call."""
-    called = {target.name for _where, workflow, _job, target in calls() if workflow.name == name}
+    called = {call.target.name for call in calls() if call.workflow.name == name}
     for target in frozenset(called):
         called |= workflows_called_by(target)
     return called
@@ -468,10 +486,9 @@ def files_of_ci() -> Sequence[str]:
     """Return the files that a run of CI is made of: its workflows, and the actions that their steps use."""
     names = {"ci.yml", *workflows_called_by("ci.yml")}
     files = {f".github/workflows/{name}" for name in names}
-    for _where, workflow, _job, step in steps():
-        action = step.get("uses", "")
-        if workflow.name in names and action.startswith("./"):
-            files.add(f"{action.removeprefix('./')}/action.yml")
+    for step in steps():
+        if step.workflow.name in names and step.action.startswith("./"):
+            files.add(f"{step.action.removeprefix('./')}/action.yml")
     return sorted(files)
 
 

@@ -207,7 +207,7 @@ def test_a_summary_has_no_controls(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     console.summary("| \x1b[2Jname.whl\ud800 |")
 
-    assert summary.read_text() == "| \\x1b[2Jname.whl\\ud800 |\n\n"
+    assert summary.read_text(encoding="utf-8") == "| \\x1b[2Jname.whl\\ud800 |\n\n"
 
 
 def test_colours_lines_on_a_terminal(terminal: Capture) -> None:
@@ -290,7 +290,7 @@ def test_appends_summaries_to_githubs_file(tmp_path: Path, monkeypatch: pytest.M
     console.summary("### one\n")
     console.summary("### https://me:pw@host")
 
-    assert summary.read_text() == "### one\n\n### https://***@host\n\n"
+    assert summary.read_text(encoding="utf-8") == "### one\n\n### https://***@host\n\n"
 
 
 def test_writes_no_summary_elsewhere(
@@ -312,7 +312,7 @@ def test_cuts_a_summary_at_what_github_shows(tmp_path: Path, monkeypatch: pytest
     for _ in range(3):
         console.summary(rows)
 
-    text = summary.read_text()
+    text = summary.read_text(encoding="utf-8")
     assert console.SUMMARY_LIMIT * 0.99 < summary.stat().st_size <= console.SUMMARY_LIMIT
     assert text.count("cut here") == 1
     assert len(set(text.splitlines())) == 3, "rows, blank lines and the sentence about the cut"

@@ -180,6 +180,20 @@ def test_a_second_holder_of_a_lock_waits_and_says_so(
     assert order == ["first", "second"]
 
 
+@not_on_linux("Linux replaces files that are read")
+def test_replaces_a_file_as_soon_as_nobody_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text("old")
+    stream = path.open("rb")
+    reader = threading.Timer(0.2, stream.close)
+
+    reader.start()
+    files.write_text(path, "new")
+    reader.join()
+
+    assert path.read_text() == "new"
+
+
 # Folders that go
 
 

@@ -1,15 +1,13 @@
 """What the workflows attest: who may, where, and what."""
 
-from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
 
 from core.cli.options import ROOT
 from core.run import RunOutputs
-from tests.kit.workflow_files import calls, steps
+from tests.kit.workflow_files import Step, calls, steps
 
 ATTEST = "./.github/actions/attest"
 ACTION = ROOT / ATTEST / "action.yml"
@@ -17,46 +15,34 @@ CONDITION = "${{ !env.ACT && inputs.attest && vars.ATTESTATIONS != 'false' }}"
 
 
 @pytest.fixture(scope="module")
-def attesting_step() -> tuple[str, Mapping[str, Any], Mapping[str, Any]]:
-    """Return the only step that attests, with its place and its job."""
-    (attesting,) = [
-        (place, job, step) for place, _workflow, job, step in steps() if step.get("uses") == ATTEST
-    ]
-    return attesting
+def attesting_step() -> Step:
+    """Return the only step that attests."""
+    (step,) = [step for step in steps() if step.action == ATTEST]
+    return step
 
 
-def test_attests_in_the_job_that_publishes_alone(
-    attesting_step: tuple[str, Mapping[str, Any], Mapping[str, Any]],
-) -> None:
-    place, job, _step = attesting_step
+def test_attests_in_the_job_that_publishes_alone(attesting_step: Step) -> None:
+    permissions = attesting_step.job["permissions"]
 
-    assert place.startswith("publish.yml, publish,")
-    assert job["permissions"]["attestations"] == "write"
-    assert job["permissions"]["id-token"] == "write"
+    assert attesting_step.path.startswith("publish.yml, publish,")
+    assert permissions["attestations"] == "write"
+    assert permissions["id-token"] == "write"
 
 
-def test_attests_after_the_statements_were_written(
-    attesting_step: tuple[str, Mapping[str, Any], Mapping[str, Any]],
-) -> None:
-    _place, job, step = attesting_step
-    previous_step = job["steps"][job["steps"].index(step) - 1]
+def test_attests_after_the_statements_were_written(attesting_step: Step) -> None:
+    steps_of_job = attesting_step.job["steps"]
+    previous_step = steps_of_job[steps_of_job.index(attesting_step.tree) - 1]
 
     assert "nox -s provenance" in previous_step["run"]
 
 
-def test_attests_where_the_caller_wants_it_and_github_exists(
-    attesting_step: tuple[str, Mapping[str, Any], Mapping[str, Any]],
-) -> None:
-    _place, _job, step = attesting_step
-
+def test_attests_where_the_caller_wants_it_and_github_exists(attesting_step: Step) -> None:
     # GitHub does not exist under act.
-    assert step["if"] == CONDITION
+    assert attesting_step.tree["if"] == CONDITION
 
 
 def test_attests_what_is_published_of_builds_and_nothing_else() -> None:
-    publishing_jobs = {
-        place: job["with"] for place, _workflow, job, target in calls() if target.name == "publish.yml"
-    }
+    publishing_jobs = {call.path: call.inputs for call in calls() if call.target.name == "publish.yml"}
 
     attesting_jobs = {place for place, inputs in publishing_jobs.items() if inputs.get("attest")}
 

@@ -99,7 +99,7 @@ def test_keeps_the_digest_file_that_a_build_wrote(
     path = tmp_path / "mine" / ARTIFACT
     path.write_bytes(b"archive")
     digest_file = f"{sha256(path)} *{ARTIFACT}\n"
-    path.with_name(f"{ARTIFACT}.sha256sum").write_text(digest_file)
+    path.with_name(f"{ARTIFACT}.sha256sum").write_text(digest_file, newline="\n")
 
     upload_folders(common, Folders(artifacts=path.parent))
 

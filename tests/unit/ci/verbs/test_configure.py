@@ -144,7 +144,7 @@ def test_the_summary_of_a_job_tells_what_could_not_be_asked(
 
     assert configure().exit_code == 0
 
-    summary = (tmp_path / "summary.md").read_text()
+    summary = (tmp_path / "summary.md").read_text(encoding="utf-8")
     assert "git cannot tell which files have changed" in summary
     assert "everything counts as changed" in summary
 
@@ -156,7 +156,7 @@ def test_the_summary_of_a_job_lists_jobs_and_what_is_left_out(
 
     assert configure().exit_code == 0
 
-    summary = (tmp_path / "summary.md").read_text()
+    summary = (tmp_path / "summary.md").read_text(encoding="utf-8")
     assert "gfx94X\\-dcgpu, nightly, Python 3.12" in summary
     assert "<details><summary>Left out" in summary
 

@@ -104,7 +104,7 @@ def test_writes_the_summary_of_a_job(
 
     assert run_verb("ci", "report", *run_options) == 0
 
-    assert wheel.sha256[:12] in summary.read_text()
+    assert wheel.sha256[:12] in summary.read_text(encoding="utf-8")
 
 
 def test_a_brief_report_prints_no_wheels_and_writes_the_same_page(

@@ -345,7 +345,7 @@ def summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_summary_links_wheels_and_pins_versions(summary: Path) -> None:
     upload.summarize(OUTPUTS, GROUP, [file_record("apex"), file_record("torch")])
 
-    summary_text = summary.read_text()
+    summary_text = summary.read_text(encoding="utf-8")
     prefix = "https://b.s3.amazonaws.com/17-linux/python/g"
     assert f"pip install 'torch==1.0+rocm7.1' --find-links '{prefix}/index.html'" in summary_text
     assert f"(<{prefix}/apex-1.0%2Brocm7.1-py3-none-any.whl>)" in summary_text
@@ -361,13 +361,13 @@ def test_a_summary_installs_device_code_by_extras(
 
     upload.summarize(OUTPUTS, GROUP, [file_record(name), *devices])
 
-    assert f"pip install '{name}[{extras}]==1.0+rocm7.1'" in summary.read_text()
+    assert f"pip install '{name}[{extras}]==1.0+rocm7.1'" in summary.read_text(encoding="utf-8")
 
 
 def test_a_summary_lists_200_wheels_and_counts_the_others(summary: Path) -> None:
     upload.summarize(OUTPUTS, GROUP, [file_record(f"a{number}") for number in range(250)])
 
-    assert "50 more" in summary.read_text()
+    assert "50 more" in summary.read_text(encoding="utf-8")
 
 
 def test_an_index_that_is_not_served_has_no_address(tmp_path: Path, summary: Path) -> None:
@@ -377,7 +377,7 @@ def test_an_index_that_is_not_served_has_no_address(tmp_path: Path, summary: Pat
     upload.summarize(OUTPUTS, GROUP, [file_record("torch")], has_index=False)
 
     assert "package_index_url" not in outputs.read_text()
-    assert "/simple/" not in summary.read_text()
+    assert "/simple/" not in summary.read_text(encoding="utf-8")
 
 
 def test_the_output_of_one_group_is_its_address(tmp_path: Path) -> None:

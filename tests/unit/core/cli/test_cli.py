@@ -322,7 +322,7 @@ def test_puts_a_tools_error_into_the_summary_of_a_job(
 
     call("build", "torch")
 
-    lines = summary.read_text().splitlines()
+    lines = summary.read_text(encoding="utf-8").splitlines()
     assert lines[0].startswith("### ")
     assert "    again: nox -s build_torch" in lines
 
