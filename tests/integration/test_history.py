@@ -46,7 +46,14 @@ def write_history(path: Path, *, runs: int) -> str:
     return path.as_uri()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (768, "dark"), (1440, "light")])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (390, "light"),
+        pytest.param(768, "dark", marks=pytest.mark.nightly),
+        pytest.param(1440, "light", marks=pytest.mark.nightly),
+    ],
+)
 def test_the_page_is_accessible_on_every_screen(
     browser: Browser, tmp_path: Path, width: int, scheme: Literal["light", "dark"]
 ) -> None:

@@ -268,16 +268,10 @@ def cancel_job(running: subprocess.Popen[str]) -> None:
     running.terminate()
 
 
+# Of every change test_stops.py holds two stops, and a quick test of the front door that each signal ends it.
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cpu_torch")
-@pytest.mark.parametrize(
-    "interrupt",
-    [
-        press_ctrl_c,
-        # A quick test of the front door holds that it ends by this signal as by Ctrl-C.
-        pytest.param(cancel_job, marks=pytest.mark.nightly),
-        pytest.param(cancel_group, marks=pytest.mark.nightly),
-    ],
-)
+@pytest.mark.parametrize("interrupt", [press_ctrl_c, cancel_job, cancel_group])
 def test_records_an_interrupted_build_and_completes_the_next(
     clone: Clone, interrupt: Callable[[subprocess.Popen[str]], None]
 ) -> None:

@@ -43,7 +43,7 @@ def plan_build(front: Front, run: LocalRun, tmp_path: Path, monkeypatch: pytest.
     return plan
 
 
-@pytest.mark.parametrize("platform", ["linux", "windows"])
+@pytest.mark.parametrize("platform", ["linux", pytest.param("windows", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("project", COMPONENTS)
 def test_plans_every_project_for_both_platforms(plan_build: PlanBuild, project: str, platform: str) -> None:
     plan = plan_build(project, "--platform", platform)
