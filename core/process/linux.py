@@ -29,6 +29,9 @@ _SEPARATOR = ":"
 # The mark of watchers, which end by themselves, after all that they watch.
 _WATCHER_MARK = "watcher"
 
+# Seconds in which the last processes of a command may end after it without being named: on a busy machine a
+# program ends before those that it has told to end.
+_SETTLING_SECONDS = 1.0
 # Seconds that what was left running has to end by itself, and in which the kernel ends what is killed.
 STRAY_GRACE_SECONDS = 5.0
 _KILL_SECONDS = 10.0
@@ -113,7 +116,11 @@ class CommandTree:
         if self._process_id is not None:
             _CHARGE.attended_ids.discard(self._process_id)
         # Where nothing was left, this is all that is asked: one short list of the kernel's.
-        strays = [process_id for process_id in _unattended_children() if self._has_left(process_id)]
+        strays = self._strays()
+        settled_at = time.monotonic() + _SETTLING_SECONDS
+        while strays and time.monotonic() < settled_at:
+            time.sleep(_PAUSE_SECONDS)
+            strays = self._strays()
         if not strays:
             return {}
 
@@ -123,6 +130,9 @@ class CommandTree:
         for process_id in strays:
             _reap(process_id)
         return names
+
+    def _strays(self) -> list[int]:
+        return [process_id for process_id in _unattended_children() if self._has_left(process_id)]
 
     def _has_left(self, process_id: int) -> bool:
         if not is_running(process_id):

@@ -119,6 +119,17 @@ def test_a_program_ends_what_a_command_leaves_and_names_it(tmp_path: Path, envir
     assert f"process {child_id}" in printed
 
 
+def test_a_process_that_ends_right_behind_its_command_is_not_named(tmp_path: Path) -> None:
+    code = "import subprocess; subprocess.Popen(['sleep', '0.3'])"
+    text = PROGRAM.format(root=str(ROOT), command=code, run="run()")
+
+    completed = subprocess.run(
+        [sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+
+    assert "left running" not in completed.stderr
+
+
 def test_a_program_ends_with_the_one_that_started_it(tmp_path: Path) -> None:
     text = PROGRAM.format(root=str(ROOT), command=command(seconds=LONG), run="run()")
     text = text.replace("ends_with_parent=False", "ends_with_parent=True")
