@@ -312,8 +312,7 @@ def sweep(parent: Path) -> None:
 
         folder = lock.with_suffix("")
         with suppress(OSError, Timeout), FileLock(lock, timeout=0):
-            if folder.exists():
-                shutil.rmtree(folder, onerror=temporary.retry_with_rights)
+            temporary.remove_tree(folder)
             temporary.unlink_held_lock(lock)
         if folder.exists():
             # By it the next sweep finds the folder, and Windows has removed it with the lock's release.

@@ -10,8 +10,8 @@ from typing import TypeVar
 from core import console, files, process
 from core.errors import EnvironmentSetupError, ProcessError, SourceError, nearest
 from core.shell import command_line
+from pytorch_build.refs.torch_refs import SAMPLE_SCHEME
 
-SAMPLE_SCHEME = "sample:"
 ANSWER_SECONDS = 120.0
 TRANSFER_SECONDS = 4 * 3600.0
 
