@@ -113,8 +113,12 @@ def accept_every_letter() -> None:
 
 def mask(text: str) -> str:
     """Take credentials out of a text: those in URLs, and values of secret-named variables."""
+    return _without_secrets(text, _secrets())
+
+
+def _without_secrets(text: str, secrets: Sequence[str]) -> str:
     masked_text = _URL_CREDENTIALS.sub("***@", text)
-    for secret in _secrets():
+    for secret in secrets:
         masked_text = masked_text.replace(secret, "***")
     return masked_text
 
@@ -586,7 +590,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str =
     """Print a table, or where a terminal is too narrow, its cells; nothing that is copied is broken."""
     if not rows:
         return
-    masked_rows = [_masked_cells(row) for row in (columns, *rows)]
+    secrets = _secrets()
+    masked_rows = [_masked_cells(row, secrets) for row in (columns, *rows)]
     lines = _aligned(masked_rows)
     if mode() == "terminal":
         width = _terminal_width()
@@ -600,8 +605,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str =
     say("\n".join(lines))
 
 
-def _masked_cells(row: Sequence[str]) -> list[str]:
-    return [mask(str(cell)) for cell in row]
+def _masked_cells(row: Sequence[str], secrets: Sequence[str]) -> list[str]:
+    return [_without_secrets(str(cell), secrets) for cell in row]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

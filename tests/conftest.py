@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from core.data import use_user_file
-from tests.kit import isolation
+from tests.kit import isolation, memory_folder
 
 # A busy machine is no fault of the code.
 settings.register_profile(
@@ -46,6 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(ALLOCATIONS_BEFORE_COLLECTION)
     if isolation.ISOLATED in os.environ:
         return  # A worker process inherits what its parent has isolated.
+    if config.option.markexpr == "not processes":
+        memory_folder.use(os.environ)
     # A process that a test has left may still write there, as virtualenv's updater does.
     home = tempfile.TemporaryDirectory(prefix="tests-home-", ignore_cleanup_errors=True)
     config.add_cleanup(home.cleanup)

@@ -108,6 +108,7 @@ def expected_files(artifacts: Path) -> Mapping[str, tuple[int, str]]:
     }
 
 
+@pytest.mark.nightly
 def test_fetched_artifacts_are_packaged_into_the_same_bytes(
     checkout: Path,
     store: Path,

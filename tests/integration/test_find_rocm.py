@@ -190,6 +190,7 @@ def test_refuses_to_fetch_what_is_not_pinned(desk: Desk) -> None:
     assert "pinned" in refused.stderr
 
 
+@pytest.mark.nightly
 def test_says_at_once_that_its_store_refuses_it(desk: Desk, bucket: str) -> None:
     refused = desk.find_rocm(AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
 

@@ -67,6 +67,7 @@ def test_packages_are_made_for_windows_and_nothing_else(packages: BuiltPackages)
     assert [finding for finding in check_wheels(wheels) if finding.severity == "error"] == []
 
 
+@pytest.mark.nightly
 def test_packages_are_always_the_same(packages: BuiltPackages, layout: str, tmp_path: Path) -> None:
     assert make_packages(tmp_path, layout).digests == packages.digests
 

@@ -175,7 +175,15 @@ def unfinished_uploads(server: S3Server, bucket: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("size", [1000, LARGE], ids=["whole", "parts"])
-@pytest.mark.parametrize("fault", ["lost", "truncated", "reset", "busy"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "lost",
+        pytest.param("truncated", marks=pytest.mark.nightly),
+        pytest.param("reset", marks=pytest.mark.nightly),
+        "busy",
+    ],
+)
 def test_an_uploads_answers_may_be_lost(server: S3Server, tmp_path: Path, fault: Fault, size: int) -> None:
     source = write_file(tmp_path / "a.whl", size)
     with proxied(server.endpoint) as proxy:
@@ -243,7 +251,10 @@ def test_reports_wrong_settings_and_changes_nothing(
 # Uploads that are killed
 
 
-@pytest.mark.parametrize("part_number", ["1", "2", "3"])
+@pytest.mark.parametrize(
+    "part_number",
+    [pytest.param("1", marks=pytest.mark.nightly), "2", pytest.param("3", marks=pytest.mark.nightly)],
+)
 def test_the_next_upload_removes_what_a_killed_one_left(
     server: S3Server, tmp_path: Path, part_number: str
 ) -> None:

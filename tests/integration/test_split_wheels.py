@@ -210,7 +210,7 @@ def test_one_write_makes_the_same_wheels_as_two(library: Path, tmp_path: Path) -
     assert [sha256(wheel) for wheel in at_once] == [sha256(wheel) for wheel in in_two_steps]
 
 
-@pytest.mark.parametrize("installer", ["pip", "uv"])
+@pytest.mark.parametrize("installer", [pytest.param("pip", marks=pytest.mark.nightly), "uv"])
 def test_wheels_are_installed_and_taken_out(installer: str, parts: tuple[Path, ...], tmp_path: Path) -> None:
     environment = create_environment(tmp_path / "venv", "pip")
     torch = environment.site / "torch"

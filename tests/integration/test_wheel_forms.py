@@ -55,6 +55,7 @@ def test_a_form_that_is_refused_here_is_refused_by_uv(form: str, folder: Path, a
 
 
 @pytest.mark.parametrize("form", zip_files.ACCEPTED)
+@pytest.mark.nightly
 def test_a_form_that_is_accepted_here_is_installed_by_uv(form: str, folder: Path, address: str) -> None:
     wheel = zip_files.write_form(folder / form, zip_files.ACCEPTED[form])
 

@@ -18,8 +18,7 @@ pytestmark = ACT
 # Of the names of upstream's tests: two shards, and what they are put together to.
 SHARDS = ("-1-of-2", "-2-of-2", "")
 
-# Upstream's tests in every run. Jobs of a rehearsal share the run's store, which rehearsals on one machine do
-# not need.
+# Jobs of a rehearsal share the run's store, which rehearsals on one machine do not need.
 RELEASE = """
 [buckets.release_types.rehearsal]
 bucket = "nobodys"
@@ -28,7 +27,9 @@ bucket = "nobodys"
 [promotion.families.{family}]
 rocm = ["test_rocm"]
 pytorch = []
-
+"""
+# Upstream's tests in every run.
+UPSTREAM_TESTS = """
 [triggers.tests.torch]
 types = ["quick"]
 """
@@ -82,10 +83,15 @@ def run_release(engine: Engine, sample_run: SampleRun, run_id: str, release_type
     return engine.run("workflow_dispatch", run_id, payload, workflow=workflow)
 
 
+def create_release_engine(folder: Path, more_config: str = "") -> Engine:
+    """Return an engine whose data lets a rehearsal of the sample promote."""
+    config = sample_config(folder / "store") + RELEASE.format(family=FAMILY) + more_config
+    return Engine.create(folder, config=config)
+
+
 @pytest.fixture(scope="module")
 def release_engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    folder = tmp_path_factory.mktemp("release")
-    return Engine.create(folder, config=sample_config(folder / "store") + RELEASE.format(family=FAMILY))
+    return create_release_engine(tmp_path_factory.mktemp("release"))
 
 
 @pytest.fixture(scope="module")
@@ -129,19 +135,28 @@ def test_a_set_that_cannot_be_staged_is_neither_tested_nor_promoted(
     assert not (engine.folder / "distribution" / "v2").exists()
 
 
-def test_shards_of_upstreams_tests_run_on_the_wheel_just_built(release: Run) -> None:
-    torch_wheel = release.record(f"build_torch-sample-{TAG}")["files"][0]
-    reports = release.files()
+@pytest.fixture(scope="module")
+def release_with_shards(tmp_path_factory: pytest.TempPathFactory, sample_run: SampleRun) -> Run:
+    """Rehearse a release that runs upstream's tests, in two shards."""
+    engine = create_release_engine(tmp_path_factory.mktemp("shards"), UPSTREAM_TESTS)
+    return run_release(engine, sample_run, "1011", "rehearsal")
+
+
+@pytest.mark.nightly
+def test_shards_of_upstreams_tests_run_on_the_wheel_just_built(release_with_shards: Run) -> None:
+    torch_wheel = release_with_shards.record(f"build_torch-sample-{TAG}")["files"][0]
+    reports = release_with_shards.files()
 
     for part in SHARDS:
-        record = release.record(f"test_torch{part}-sample-{TAG}")
+        record = release_with_shards.record(f"test_torch{part}-sample-{TAG}")
         assert record["status"] == "ok"
         assert record["inputs"]["files"][torch_wheel["name"]] == torch_wheel["sha256"]
         assert f"reports/{FAMILY}/torch-sample-{TAG}{part}.xml" in reports
 
 
-def test_shards_of_upstreams_tests_add_up(release: Run) -> None:
-    records = [release.record(f"test_torch{part}-sample-{TAG}") for part in SHARDS]
+@pytest.mark.nightly
+def test_shards_of_upstreams_tests_add_up(release_with_shards: Run) -> None:
+    records = [release_with_shards.record(f"test_torch{part}-sample-{TAG}") for part in SHARDS]
     first, second, merged = [record["details"]["tests"]["tests"] for record in records]
 
     assert min(first, second) > 0

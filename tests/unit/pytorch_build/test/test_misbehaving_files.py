@@ -329,11 +329,12 @@ def test_a_file_is_stopped_at_its_limit_with_its_stack(settings: RunSettings) ->
             "import nowhere\n", {FILE: "error"}, "nowhere", marks=pytest.mark.nightly, id="failed import"
         ),
         pytest.param("def test_(:\n", {FILE: "error"}, "SyntaxError", id="no Python"),
-        pytest.param("x = 1\n", {FILE: "error"}, "no test", id="no test"),
+        pytest.param("x = 1\n", {FILE: "error"}, "no test", marks=pytest.mark.nightly, id="no test"),
         pytest.param(
             "import pytest\npytest.skip('not here', allow_module_level=True)\n",
             {FILE: "skipped"},
             "not here",
+            marks=pytest.mark.nightly,
             id="skips itself",
         ),
     ],
@@ -375,11 +376,15 @@ def pytest_runtest_logstart(nodeid):
     ("hooks", "outcomes"),
     [
         pytest.param(
-            REPEATS, {"test_passes": "passed", "test_last": "passed", FILE: "error"}, id="two results"
+            REPEATS,
+            {"test_passes": "passed", "test_last": "passed", FILE: "error"},
+            marks=pytest.mark.nightly,
+            id="two results",
         ),
         pytest.param(
             EXITS_BETWEEN_TESTS,
             {"test_passes": "passed", "test_last": "passed", FILE: "crashed"},
+            marks=pytest.mark.nightly,
             id="exit between tests",
         ),
         pytest.param(BREAKS_PYTEST, {"test_passes": "crashed", "test_last": "passed"}, id="internal error"),
