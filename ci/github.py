@@ -107,6 +107,7 @@ class _Annotation(_Answer):
 
 _Kind = TypeVar("_Kind")
 _Element = TypeVar("_Element")
+_Artifacts = TypeVar("_Artifacts")
 
 
 # --- Requests
@@ -174,7 +175,7 @@ class GitHub:
     def run(self, repository: str, run_id: str) -> Run:
         """Return one run."""
         path = f"/repos/{repository}/actions/runs/{run_id}"
-        return _complete_run(self._get(path, {}, Run), repository)
+        return _fill_in_fork_and_workflow(self._get(path, {}, Run), repository)
 
     def runs(self, query: RunQuery) -> Iterator[Run]:
         """Yield runs, the newest first, page by page."""
@@ -189,7 +190,7 @@ class GitHub:
         workflow = quote(query.workflow, safe="")
         path = f"/repos/{query.repository}/actions/workflows/{workflow}/runs"
         for run in self._pages(path, fields, tuple[Run, ...], key="workflow_runs"):
-            yield _complete_run(run, query.repository)
+            yield _fill_in_fork_and_workflow(run, query.repository)
 
     def labels(self, repository: str, number: int) -> Sequence[str]:
         """Return the labels of a pull request as they are now, the first hundred."""
@@ -362,7 +363,7 @@ def _refusal(path: str, status: int, *, has_token: bool) -> FatalError:
     return ServiceError(f"GitHub refuses {path}: status {status}.")
 
 
-def _complete_run(run: Run, repository: str) -> Run:
+def _fill_in_fork_and_workflow(run: Run, repository: str) -> Run:
     """Return a run with whether it is a fork's, and with the file name of its workflow."""
     path, _, _ = run.path.partition("@")
     _, _, workflow = path.rpartition("/")
@@ -384,8 +385,12 @@ def first_line(text: str) -> str:
 # --- The search for a run
 
 
-def find_run(hub: GitHub, query: RunQuery, holds_artifacts: Callable[[Run], bool]) -> Run:
-    """Return the newest run that counts and has artifacts."""
+def find_run(
+    hub: GitHub,
+    query: RunQuery,
+    find_artifacts: Callable[[Run], _Artifacts | None],
+) -> tuple[Run, _Artifacts]:
+    """Return the newest run that counts and has artifacts, with these; `find_artifacts` has None for none."""
     if query.commit and len(query.commit) < _COMMIT_LENGTH:
         whole_commit = hub.whole_commit(query.repository, query.commit)
         query = replace(query, commit=whole_commit)
@@ -395,10 +400,11 @@ def find_run(hub: GitHub, query: RunQuery, holds_artifacts: Callable[[Run], bool
         if query.require_successful and not run.successful:
             continue
         run_count += 1
-        if holds_artifacts(run):
+        artifacts = find_artifacts(run)
+        if artifacts is not None:
             commit = run.commit[:_SHORT_COMMIT]
             console.say(f"run {run.run_id} of {run.created}: commit {commit}  {run.url}")
-            return run
+            return run, artifacts
 
     if run_count > 0:
         raise MissingInputError(
