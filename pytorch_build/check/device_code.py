@@ -18,7 +18,7 @@ from rocm_packaging.packages.layouts import covers, device_target
 if TYPE_CHECKING:
     from core.binaries.elf import ElfFacts
     from core.binaries.pe import PeFacts
-    from pytorch_build.check.bundles import Data
+    from pytorch_build.check.bundles import Buffer
 
 MAGICS = (PLAIN_MAGIC, COMPRESSED_MAGIC)
 _WRAPPER_SIZE = 24
@@ -73,13 +73,13 @@ def _facts_of_bundles(bundles: tuple[Bundle, ...], registered: int | None = None
     )
 
 
-def mapped(path: Path) -> Data:
+def mapped(path: Path) -> Buffer:
     """Map a file; it is closed by the collector, as an error's traceback may still hold views of it."""
     with path.open("rb") as stream:
         return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def elf_facts(facts: ElfFacts, data: Data) -> DeviceFacts | None:
+def elf_facts(facts: ElfFacts, data: Buffer) -> DeviceFacts | None:
     """Return the device code of an ELF file."""
     if facts.machine != "EM_AMDGPU":
         return _section_facts(facts.sections, data, ".hip_fatbin", ".hipFatBinSegment", ".rocm_kpack_ref")
@@ -90,7 +90,7 @@ def elf_facts(facts: ElfFacts, data: Data) -> DeviceFacts | None:
     return DeviceFacts(targets=frozenset(targets))
 
 
-def pe_facts(facts: PeFacts, data: Data) -> DeviceFacts | None:
+def pe_facts(facts: PeFacts, data: Buffer) -> DeviceFacts | None:
     """Return the device code of a DLL or program of Windows."""
     # PE has room for eight characters.
     return _section_facts(facts.sections, data, ".hip_fat", ".hipFatB", ".kpackrf")
@@ -98,7 +98,7 @@ def pe_facts(facts: PeFacts, data: Data) -> DeviceFacts | None:
 
 def _section_facts(
     sections: Mapping[str, tuple[int, int]],
-    data: Data,
+    data: Buffer,
     bundles_section: str,
     wrappers_section: str,
     reference_section: str,

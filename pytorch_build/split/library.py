@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 if TYPE_CHECKING:
-    from pytorch_build.check.bundles import Data
+    from pytorch_build.check.bundles import Buffer
 
 # struct __CudaFatBinaryWrapper of clang and HIP: magic, version, the bundle's address, and a word that the
 # runtime takes for the bundle's index where the magic says that the bundle is elsewhere.
@@ -165,7 +165,7 @@ class Library(ABC):
 
     def __init__(
         self,
-        data: Data,
+        data: Buffer,
         sections: Sequence[Section],
         image_base: int = 0,
     ) -> None:
