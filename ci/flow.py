@@ -176,9 +176,9 @@ def make_plan(configure_options: Sequence[str], settings: FlowSettings) -> Plan:
     """Return the plan of an event that options describe, for a run whose outputs go to the flow's store."""
     _module, parser = verb_parser("ci", _CONFIGURE)
     arguments = parser.parse_args(list(configure_options))
-    question = configure.question(arguments, common_from(arguments), environment())
-    data = question.data.model_copy(update={"upload": OwnStore(store=settings.store)})
-    return plan_of(replace(question, data=data, distribution_store=settings.distribution_store))
+    basis = configure.plan_basis(arguments, common_from(arguments), environment())
+    data = basis.data.model_copy(update={"upload": OwnStore(store=settings.store)})
+    return plan_of(replace(basis, data=data, distribution_store=settings.distribution_store))
 
 
 def with_placeholders(plan: Plan) -> Plan:
