@@ -346,6 +346,7 @@ class Search:
                     store=run_artifacts.store_name,
                     external_repo=run_artifacts.external_repo,
                     artifacts={name: digests[name] for name in names},
+                    # A run has artifacts of no version: its packages get the one that is requested.
                     version=self.requested.version,
                     reason=reason,
                 )

@@ -36,7 +36,7 @@ COMMON_OPTIONS = (*GROUP_OPTIONS, *RUN_OPTIONS, "dry-run")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    add_distribution_store(parser)
+    add_distribution_options(parser)
     parser.add_argument(
         "--distributions",
         choices=("all", "rocm", "pytorch"),
@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_group(parser, default="the GPU family, else every one")
 
 
-def add_distribution_store(parser: argparse.ArgumentParser) -> None:
+def add_distribution_options(parser: argparse.ArgumentParser) -> None:
     """Declare what staging and promotion share: where users get wheels from, and for which platform."""
     parser.add_argument(
         "--distribution-store",
