@@ -113,14 +113,16 @@ def path_in_site_packages(member: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceFacts:
-    """Device code of one file: `registered` is how many bundles its wrappers name, None where it has none.
+    """Device code of one file.
+
+    `registered_count` is how many bundles its wrappers name, None where it has none.
 
     `split` says that the code was moved out of the file, `archived` of which binaries an archive has code.
     """
 
     bundles: tuple[Bundle, ...] = ()
     targets: frozenset[str] = frozenset()
-    registered: int | None = None
+    registered_count: int | None = None
     split: bool = False
     archived: frozenset[str] = frozenset()
 

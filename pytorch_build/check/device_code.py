@@ -62,14 +62,14 @@ def file_facts(path: Path) -> DeviceFacts | None:
     return None
 
 
-def _facts_of_bundles(bundles: tuple[Bundle, ...], registered: int | None = None) -> DeviceFacts:
+def _facts_of_bundles(bundles: tuple[Bundle, ...], registered_count: int | None = None) -> DeviceFacts:
     targets: set[str] = set()
     for bundle in bundles:
         targets |= bundle.targets
     return DeviceFacts(
         bundles=bundles,
         targets=frozenset(targets),
-        registered=registered,
+        registered_count=registered_count,
     )
 
 
@@ -112,11 +112,11 @@ def _section_facts(
     section = memoryview(data)[start : start + size]
     if len(section) != size:
         raise BundleError(f"{bundles_section} reaches beyond the end of the file")
-    registered = None
+    registered_count = None
     if wrappers_section in sections:
         _start, wrappers_size = sections[wrappers_section]
-        registered = wrappers_size // _WRAPPER_SIZE
-    return _facts_of_bundles(read_bundles(section), registered)
+        registered_count = wrappers_size // _WRAPPER_SIZE
+    return _facts_of_bundles(read_bundles(section), registered_count)
 
 
 def check(view: WheelView) -> Iterator[Finding]:
@@ -179,8 +179,8 @@ def _check_host(view: WheelView, facts_by_member: Mapping[str, DeviceFacts]) -> 
 def _check_bundles(facts_by_member: Mapping[str, DeviceFacts]) -> Iterator[Finding]:
     for member, facts in facts_by_member.items():
         count = len(facts.bundles)
-        if facts.registered is not None and facts.registered > count:
-            yield error(f"It registers {facts.registered} bundles and holds {count}.", member)
+        if facts.registered_count is not None and facts.registered_count > count:
+            yield error(f"It registers {facts.registered_count} bundles and holds {count}.", member)
         if count and not facts.targets:
             yield error(f"Its {count} bundles hold no device code.", member)
 
