@@ -124,7 +124,7 @@ def engine_command(
     return command
 
 
-def outer_parser() -> argparse.ArgumentParser:
+def parser_of_options_outside() -> argparse.ArgumentParser:
     """Return a parser for the arguments that stay outside; a verb adds its own to the machine's Python."""
     parser = argparse.ArgumentParser(
         add_help=False,
@@ -134,11 +134,11 @@ def outer_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def inner_arguments(arguments: Sequence[str], outer: argparse.ArgumentParser) -> tuple[str, ...]:
-    """Return a session's arguments: a front door's without those that stay outside."""
+def arguments_inside(arguments: Sequence[str], outside_parser: argparse.ArgumentParser) -> tuple[str, ...]:
+    """Return the arguments of the session inside: a front door's without those that stay outside."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    _outer_arguments, session_arguments = outer.parse_known_args(arguments[:end])
-    return (*session_arguments, *arguments[end:])
+    _options_outside, other_arguments = outside_parser.parse_known_args(arguments[:end])
+    return (*other_arguments, *arguments[end:])
 
 
 def _paths_outside(arguments: Sequence[str], root: Path) -> tuple[Path, ...]:
