@@ -15,7 +15,7 @@ from core.junit import FAILING, OUTCOMES, Case, clean, counts
 from core.run import LOCAL_RUN
 from core.run.job_files import table, text
 from core.shell import command_line
-from pytorch_build.test.results import DEFAULT_CONFIG, CellResults, ReportOrigin
+from pytorch_build.test.results import CellResults, ReportOrigin, name_unless_default
 
 MOST_FAILURES = 300
 MOST_LISTED = 50
@@ -174,7 +174,7 @@ def _repeating_options(origin: ReportOrigin, case: Case) -> dict[str, str]:
         "--artifact-group": origin.group,
     }
     if origin.stage == "test_torch":
-        options["--config"] = origin.config.removeprefix(DEFAULT_CONFIG)
+        options["--config"] = name_unless_default(origin.config)
         path = case.file.partition("@")[0]
         options["--include"] = path.removeprefix("test/").removesuffix(".py")
     if origin.stage != "test_rocm":
