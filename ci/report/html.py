@@ -63,7 +63,7 @@ def render(page: RunPage) -> str:
         matrix=make_matrix(page.cells),
         cells={cell.name: cell for cell in page.cells},
         groups={group.name: group for group in page.groups},
-        results={tests.place: tests for tests in page.tests.runs},
+        results={tests.stage_and_cell: tests for tests in page.tests.runs},
     )
 
 

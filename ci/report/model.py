@@ -310,7 +310,7 @@ class StageTests:
     missing: str = ""
 
     @property
-    def place(self) -> str:
+    def stage_and_cell(self) -> str:
         """The stage and cell, as the tests that are listed name it."""
         return f"{self.stage} {cell_text(self.cell)}".strip()
 

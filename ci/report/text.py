@@ -168,7 +168,7 @@ def _row_of_tests(tests: StageTests) -> TextRow:
     else:
         verdict = "; ".join(tests.problems) or "failed"
     results = count_words(tests.totals)
-    return tests.place, results, duration(tests.seconds), verdict
+    return tests.stage_and_cell, results, duration(tests.seconds), verdict
 
 
 def _table_of_cases(title: str, cases: Sequence[CaseRow]) -> Table:

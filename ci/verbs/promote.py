@@ -394,15 +394,15 @@ def _show_plan(store: Store, decision: Decision) -> None:
     console.table((key_column, "size", "sha256", "from"), rows)
     _show_left_out(decision)
 
-    place = f"{store.url}/{documents.RELEASE}"
+    address = f"{store.url}/{documents.RELEASE}"
     file_count = len(decision.files)
     if is_done:
-        console.done(f"promote: already promoted, {file_count} files are in {place}")
+        console.done(f"promote: already promoted, {file_count} files are in {address}")
         return
     total_size = console.size(sum(file.size for file in decision.files))
     console.done(
-        f"promote: {file_count} files ({total_size}) and {sidecar_count} sidecars would be put into {place}, "
-        f"pages of {len(decision.artifact_groups)} families written"
+        f"promote: {file_count} files ({total_size}) and {sidecar_count} sidecars would be put into "
+        f"{address}, pages of {len(decision.artifact_groups)} families written"
     )
 
 

@@ -147,11 +147,11 @@ def _report(
 ) -> None:
     """Print what was staged of a group."""
     print_files(staging_record.files)
-    place = f"{store.url}/{documents.folder(documents.STAGING, staging_record.artifact_group)}"
+    address = f"{store.url}/{documents.folder(documents.STAGING, staging_record.artifact_group)}"
     file_count = len(staging_record.files)
     if is_dry_run:
-        console.done(f"stage: {new_count} of {file_count} files would be copied to {place}")
+        console.done(f"stage: {new_count} of {file_count} files would be copied to {address}")
     elif new_count:
-        console.done(f"stage: {file_count} files are in {place}, {new_count} of them new")
+        console.done(f"stage: {file_count} files are in {address}, {new_count} of them new")
     else:
-        console.done(f"stage: unchanged, {file_count} files are in {place}")
+        console.done(f"stage: unchanged, {file_count} files are in {address}")
