@@ -95,11 +95,13 @@ def jobs_of_plan(plan: Plan, platform: Platform, settings: FlowSettings) -> Sequ
     plan_settings = replace(settings, release_type=plan.release_type)
 
     rocm_build_jobs = {
-        cell.artifact_group: _build_job(plan, plan_settings, cell, [])
+        cell.artifact_group: _build_job(plan, plan_settings, cell, rocm_build_job=None)
         for cell in plan.matrix(platform, "build_rocm")
     }
     torch_build_jobs = {
-        _build_key(cell): _build_job(plan, plan_settings, cell, [rocm_build_jobs.get(cell.artifact_group)])
+        _build_key(cell): _build_job(
+            plan, plan_settings, cell, rocm_build_job=rocm_build_jobs.get(cell.artifact_group)
+        )
         for cell in plan.matrix(platform, "build_pytorch")
     }
     wheel_sets = wheel_sets_to_promote(plan, platform)
@@ -148,9 +150,7 @@ def _build_key(cell: PlannedJob) -> tuple[str, str | None, str | None]:
     return cell.artifact_group, cell.python, cell.torch_ref
 
 
-def _build_job(
-    plan: Plan, settings: FlowSettings, cell: PlannedJob, needed_jobs: Sequence[Job | None]
-) -> Job:
+def _build_job(plan: Plan, settings: FlowSettings, cell: PlannedJob, *, rocm_build_job: Job | None) -> Job:
     """Return the job that builds a cell, and uploads what it has built."""
     packages = as_options({"version": plan.rocm.version, "rocm-layout": settings.rocm_layout})
     build_options = _cell_options(plan, settings, cell, {"rocm packages": packages})
@@ -168,7 +168,7 @@ def _build_job(
             *pipeline.nox_calls(build_steps, build_options, python=cell.python),
             *pipeline.nox_calls(upload_steps, upload_options),
         ),
-        needs=_names_of(needed_jobs),
+        needs=_names_of([rocm_build_job]),
         artifact_group=cell.artifact_group,
     )
 

@@ -198,7 +198,7 @@ def _list_versions(candidates: Sequence[Candidate]) -> str:
 
 
 @contextmanager
-def opened_dependency_index(stored_source: StoredSource | None, url: str) -> Iterator[Sources | None]:
+def opened_dependency_index(stored_source: StoredSource | None, *, url: str = "") -> Iterator[Sources | None]:
     """Yield the index of third-party packages: the one that is named, else the store's; None for neither."""
     cert = configured().cert
     if url:
@@ -220,7 +220,7 @@ def choose(
     python: Interpreter,
 ) -> ChosenPackages:
     """Choose files of ours, with the device packages of what is chosen, and distributions of others."""
-    selection = _select_ours(request, python, ())
+    selection = _select_ours(request, python)
     device_packages = request.devices.packages(selection.versions, request.candidates)
     if device_packages:
         selection = _select_ours(request, python, device_packages)
@@ -239,7 +239,7 @@ def choose(
 def _select_ours(
     request: InstallRequest,
     python: Interpreter,
-    device_packages: Sequence[str],
+    device_packages: Sequence[str] = (),
 ) -> Selection:
     devices = request.devices
     return choose_packages(

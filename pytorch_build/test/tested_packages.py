@@ -137,11 +137,11 @@ def find_tested_packages(
     )
 
 
-def targets_to_test(context: Context, names: Collection[str]) -> tuple[str, ...]:
+def targets_to_test(context: Context, distributions: Collection[str] = ()) -> tuple[str, ...]:
     """Return the gfx targets whose device packages are tested.
 
-    They are this machine's; without a GPU of the family those that torch was built for, as far as the names
-    of packages say so.
+    They are this machine's; without a GPU of the family those that torch was built for, as far as the
+    names of distributions say so.
     """
     if not context.gpu:
         return ()
@@ -151,9 +151,9 @@ def targets_to_test(context: Context, names: Collection[str]) -> tuple[str, ...]
         return gpu_targets
 
     torch_targets: set[str] = set()
-    for name in names:
-        if name.startswith(TORCH.device_prefix):
-            torch_targets.add(layouts.device_target(name))
+    for distribution in distributions:
+        if distribution.startswith(TORCH.device_prefix):
+            torch_targets.add(layouts.device_target(distribution))
     built_targets = [gpu_target for gpu_target in gpu_targets if gpu_target in torch_targets]
     return tuple(built_targets) or gpu_targets
 
@@ -376,7 +376,7 @@ def _packages_of_source(
     console.say(f"torch {version} from {source.description}")
 
     gpu_family = context.gpu_family if context.gpu else ""
-    gpu_targets = targets_to_test(context, ())
+    gpu_targets = targets_to_test(context)
 
     def choose(requirements: Sequence[str]) -> Selection:
         return choose_packages(

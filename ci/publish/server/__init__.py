@@ -160,7 +160,7 @@ def messages(event: Mapping[str, Any]) -> Sequence[Message]:
     queue_records = [record for record in records if isinstance(record, dict)]
     if any(record.get("eventSource") == "aws:sqs" for record in queue_records):
         return [_read_message(record) for record in queue_records]
-    return [Message("", tuple(_changed_objects(event)))]
+    return [Message(message_id="", changed_objects=tuple(_changed_objects(event)))]
 
 
 def _read_message(record: Mapping[str, Any]) -> Message:
