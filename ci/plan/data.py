@@ -439,14 +439,14 @@ def load() -> PlanData:
 
 def buildable_families() -> Families:
     """Read when CI builds families; one that only a matrix names is built on request."""
-    data = _families()
-    families = dict(data.families)
+    families_of_file = _families()
+    families = dict(families_of_file.families)
     for matrix in (matrices().ci, matrices().release):
         for platform, gpu_families in matrix.gpu_families.items():
             for gpu_family in gpu_families:
                 platforms = families.get(gpu_family, {})
                 families[gpu_family] = {platform: FamilyTiers(tier="request"), **platforms}
-    return data.model_copy(update={"families": families})
+    return families_of_file.model_copy(update={"families": families})
 
 
 def reaches(tier: Tier | None, required_tier: Tier) -> bool:

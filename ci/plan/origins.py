@@ -79,11 +79,12 @@ def completed(
         if indexed_origin is None:
             jobs.append(job)
         elif job.stage.endswith("rocm"):
-            row = LeftOut(
-                what=f"{job.stage}, {job.artifact_group} on {job.platform}",
-                reason=f"ROCm {indexed_origin.version} comes from {indexed_origin.index_url}",
+            left_out.append(
+                LeftOut(
+                    what=f"{job.stage}, {job.artifact_group} on {job.platform}",
+                    reason=f"ROCm {indexed_origin.version} comes from {indexed_origin.index_url}",
+                )
             )
-            left_out.append(row)
         else:
             sessions = tuple(session for session in job.sessions if session not in _PACKAGING)
             jobs.append(job.model_copy(update={"sessions": sessions}))

@@ -379,13 +379,13 @@ class _JobPlanner:
         for component in self.basis.inputs.pytorch_components:
             if component not in COMPONENTS:
                 raise UsageError(f"Unknown component {component!r}. {nearest(component, COMPONENTS)}")
-            row = LeftOut(
+            missing_component = LeftOut(
                 what=f"{component} of {ref.name}",
                 reason=f"not built on {build.group.platform}",
             )
             # Every Python and family lacks it, too.
-            if component not in ref.components and row not in self.left_out:
-                self.left_out.append(row)
+            if component not in ref.components and missing_component not in self.left_out:
+                self.left_out.append(missing_component)
 
         if not requested_components.intersection(components):
             return ()

@@ -80,14 +80,22 @@ class ContainerSession:
 
 def session_command(engine: Engine, session: ContainerSession) -> tuple[str, ...]:
     """Return the command: the checkout and the mounts lie where they lie on the machine."""
-    data = load_container()
+    container = load_container()
     cache = session.root / CACHE
-    cache_variables = {variable: str(cache / folder) for variable, folder in sorted(data.caches.items())}
-    command = engine_command(engine, session, cache_variables, session.present.intersection(data.passed))
+    cache_variables = {variable: str(cache / folder) for variable, folder in sorted(container.caches.items())}
+    command = engine_command(engine, session, cache_variables, session.present.intersection(container.passed))
 
     tag = f"cp{session.python.replace('.', '')}"
-    script = f'export PATH="{data.python_bin.replace("{tag}", tag)}:$PATH"\n{data.script}'
-    command += [data.image, "bash", "-ec", script, "container", str(cache / "tool"), data.tool_python]
+    script = f'export PATH="{container.python_bin.replace("{tag}", tag)}:$PATH"\n{container.script}'
+    command += [
+        container.image,
+        "bash",
+        "-ec",
+        script,
+        "container",
+        str(cache / "tool"),
+        container.tool_python,
+    ]
     command += ["--session", session.name, "--force-pythons", session.python]
     command += ["--envdir", str(cache / "nox"), "--", *session.arguments]
     return tuple(command)

@@ -236,15 +236,15 @@ class _Search:
                 return None
             commit = versions.parse_commit_pin(text, file_description)
         else:
-            rows = versions.parse_related_commits(text or "", file_description)
-            row = rows.get(COMPONENTS[source.project].distribution)
-            if row is None:
+            related_commits = versions.parse_related_commits(text or "", file_description)
+            related_commit = related_commits.get(COMPONENTS[source.project].distribution)
+            if related_commit is None:
                 if self.require_related_commit:
                     raise self._missing_pin(source)
                 return None
-            commit = row.commit
-            if not source.own_origin and origin != row.origin:
-                origin = row.origin
+            commit = related_commit.commit
+            if not source.own_origin and origin != related_commit.origin:
+                origin = related_commit.origin
                 require_safe(origin, f"{file_description}: {source.project}")
 
         try:
