@@ -231,7 +231,7 @@ def event(
     """Run the jobs of a CI event that are for this platform. One step again: its line of --dry-run."""
     with reporting_errors(context, verbose=verbose):
         from ci import flow
-        from ci.jobs import Target, as_options
+        from ci.jobs import FlowSettings, as_options
 
         if not name:
             raise UsageError("No event is named.", hint="Name one: --name pull_request.")
@@ -255,7 +255,7 @@ def event(
         configure_options += repeated("--changed", changed)
         configure_options += repeated("--input", input)
 
-        target = Target(
+        settings = FlowSettings(
             run_id=run_id,
             store=store_location(store),
             config_file=user_file,
@@ -263,7 +263,7 @@ def event(
             rocm_layout=layout_of(rocm_layout),
         )
         flow.run_plan(
-            configure_options, target, at_once=number_of_jobs(jobs), keep_going=keep_going, dry_run=dry_run
+            configure_options, settings, at_once=number_of_jobs(jobs), keep_going=keep_going, dry_run=dry_run
         )
 
 
@@ -309,7 +309,7 @@ def release(
     """Build, test and promote the release matrix of this platform."""
     with reporting_errors(context, verbose=verbose):
         from ci import flow
-        from ci.jobs import Target
+        from ci.jobs import FlowSettings
 
         user_file = absolute_config_file(config_file)
         configure_options = list(
@@ -321,7 +321,7 @@ def release(
             configure_options.append(f"--config-file={user_file}")
         if not run_id:
             run_id = REHEARSAL_RUN if type == "rehearsal" else "local"
-        target = Target(
+        settings = FlowSettings(
             run_id=run_id,
             store=store_location(store),
             config_file=user_file,
@@ -330,7 +330,7 @@ def release(
             rocm_layout=layout_of(rocm_layout),
         )
         flow.run_plan(
-            configure_options, target, at_once=number_of_jobs(jobs), keep_going=keep_going, dry_run=dry_run
+            configure_options, settings, at_once=number_of_jobs(jobs), keep_going=keep_going, dry_run=dry_run
         )
 
 
@@ -367,7 +367,7 @@ def promote(
     """Stage a run that was tested, and promote the wheels that passed."""
     with reporting_errors(context, verbose=verbose):
         from ci import flow
-        from ci.jobs import Target, promotion_job
+        from ci.jobs import FlowSettings, promotion_job
 
         if not run_id:
             raise UsageError("No run is named, so there is nothing to promote.", hint="Name it: --run-id ID.")
@@ -377,14 +377,14 @@ def promote(
                 hint="Name the type whose bucket the wheels go to.",
             )
 
-        target = Target(
+        settings = FlowSettings(
             run_id=run_id,
             store=store_location(store),
             distribution_store=named_store(distribution_store) or None,
             config_file=absolute_config_file(config_file),
         )
         job = promotion_job(
-            target,
+            settings,
             release_type=type,
             platform=platform or None,
             gpu_family=gpu_family or None,

@@ -10,7 +10,7 @@ from pathlib import Path
 from ci import jobs, pipeline
 from ci.interpreters import require_pythons, warn_of_missing_pythons
 from ci.job_runner import NoxRunner, Outcome, print_jobs, run_all, show_outcomes
-from ci.jobs import Job, Target
+from ci.jobs import FlowSettings, Job
 from ci.looks import can_look_at_steps, look_at
 from ci.pipeline import FlowOptions, Step
 from ci.plan import outputs
@@ -104,14 +104,14 @@ def run_steps(
         kind="summary",
         calls=tuple(pipeline.nox_calls(report_steps, options, python=python)),
         needs=(job_name,),
-        requires="nothing",
+        starts_when="all ended",
     )
     run_jobs([work_job, report_job], dry_run=common.dry_run, root=common.root)
 
 
 def run_plan(
     configure_options: Sequence[str],
-    target: Target,
+    settings: FlowSettings,
     *,
     at_once: int = 1,
     keep_going: bool = False,
@@ -119,36 +119,36 @@ def run_plan(
     root: Path = ROOT,
 ) -> None:
     """Plan, resolve, and run every job of the plan on this platform."""
-    plan = make_plan(configure_options, target)
+    plan = make_plan(configure_options, settings)
     platform = this_platform()
-    if target.rocm_layout is not None and not _packages_rocm(plan, platform):
+    if settings.rocm_layout is not None and not _packages_rocm(plan, platform):
         raise UsageError(
             "--rocm-layout is for build_rocm, which no job of the plan does.", hint="Leave the option out."
         )
     outputs.show(plan)
-    _say_where(plan, target)
+    _say_where(plan, settings)
     job_count_elsewhere = sum(job.platform != platform for job in plan.jobs)
     if job_count_elsewhere:
         console.say(f"{console.counted(job_count_elsewhere, 'job')} for another platform: not run here")
 
-    setup_job = jobs.setup_job(plan, target)
+    setup_job = jobs.setup_job(plan, settings)
     pythons = {job.python for job in plan.jobs if job.platform == platform and job.python}
     if dry_run:
         warn_of_missing_pythons(pythons)
         setup_jobs = [setup_job] if plan.jobs else []
-        print_jobs([*setup_jobs, *jobs.jobs_of_plan(with_placeholders(plan), platform, target)])
+        print_jobs([*setup_jobs, *jobs.jobs_of_plan(with_placeholders(plan), platform, settings)])
         return
 
     require_pythons(pythons)
-    plan.write(root / target.plan_file)
+    plan.write(root / settings.plan_file)
     setup_outcomes: Sequence[Outcome] = []
     if plan.jobs:
         setup_outcomes = run_all([setup_job], NoxRunner(root))
         if setup_outcomes[0].result != "ok":
             show_outcomes(setup_outcomes)
-        plan = Plan.read(root / target.plan_file)
+        plan = Plan.read(root / settings.plan_file)
 
-    plan_jobs = jobs.jobs_of_plan(plan, platform, target)
+    plan_jobs = jobs.jobs_of_plan(plan, platform, settings)
     if not plan_jobs:
         raise MissingInputError(
             f"The plan has no job on {platform}: {plan.enable_build_jobs.reason}.",
@@ -164,21 +164,21 @@ def _packages_rocm(plan: Plan, platform: Platform) -> bool:
     return any("build_rocm" in job.sessions for job in plan.jobs if job.platform == platform)
 
 
-def _say_where(plan: Plan, target: Target) -> None:
+def _say_where(plan: Plan, settings: FlowSettings) -> None:
     """Say where a release puts wheels, before anything is done."""
     if not plan.promote.value:
         return
-    store = distribution_store(run_buckets(), plan.release_type, target.distribution_store or "")
-    console.say(f"run outputs: {target.store}; staging and release index: {store}")
+    store = distribution_store(run_buckets(), plan.release_type, settings.distribution_store or "")
+    console.say(f"run outputs: {settings.store}; staging and release index: {store}")
 
 
-def make_plan(configure_options: Sequence[str], target: Target) -> Plan:
+def make_plan(configure_options: Sequence[str], settings: FlowSettings) -> Plan:
     """Return the plan of an event that options describe, for a run whose outputs go to the flow's store."""
     _module, parser = verb_parser("ci", _CONFIGURE)
     arguments = parser.parse_args(list(configure_options))
-    question = configure.question(arguments, common_from(arguments), environment())
-    data = question.data.model_copy(update={"upload": OwnStore(store=target.store)})
-    return plan_of(replace(question, data=data, distribution_store=target.distribution_store))
+    basis = configure.plan_basis(arguments, common_from(arguments), environment())
+    data = basis.data.model_copy(update={"upload": OwnStore(store=settings.store)})
+    return plan_of(replace(basis, data=data, distribution_store=settings.distribution_store))
 
 
 def with_placeholders(plan: Plan) -> Plan:

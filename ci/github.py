@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
+from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -22,6 +23,7 @@ API = "https://api.github.com"
 MOST_RUNS = 200
 _PAGE_SIZE = 100
 _FIRST_PAGE: Mapping[str, str] = {"per_page": str(_PAGE_SIZE)}
+_NO_FIELDS: Mapping[str, str] = MappingProxyType({})
 _MOST_FILES = 3000  # of a pull request, says GitHub
 _LONGEST_LINE = 300
 
@@ -105,8 +107,9 @@ class _Annotation(_Answer):
     message: str | None = None
 
 
-_Kind = TypeVar("_Kind")
+_Answered = TypeVar("_Answered")
 _Element = TypeVar("_Element")
+_Artifacts = TypeVar("_Artifacts")
 
 
 # --- Requests
@@ -169,12 +172,12 @@ class GitHub:
     def whole_commit(self, repository: str, commit: str) -> str:
         """Return all 40 digits of a commit."""
         path = f"/repos/{repository}/commits/{commit}"
-        return self._get(path, {}, str, key="sha")
+        return self._get(path, str, key="sha")
 
     def run(self, repository: str, run_id: str) -> Run:
         """Return one run."""
         path = f"/repos/{repository}/actions/runs/{run_id}"
-        return _complete_run(self._get(path, {}, Run), repository)
+        return _fill_in_fork_and_workflow(self._get(path, Run), repository)
 
     def runs(self, query: RunQuery) -> Iterator[Run]:
         """Yield runs, the newest first, page by page."""
@@ -188,19 +191,19 @@ class GitHub:
 
         workflow = quote(query.workflow, safe="")
         path = f"/repos/{query.repository}/actions/workflows/{workflow}/runs"
-        for run in self._pages(path, fields, tuple[Run, ...], key="workflow_runs"):
-            yield _complete_run(run, query.repository)
+        for run in self._pages(path, tuple[Run, ...], key="workflow_runs", fields=fields):
+            yield _fill_in_fork_and_workflow(run, query.repository)
 
     def labels(self, repository: str, number: int) -> Sequence[str]:
         """Return the labels of a pull request as they are now, the first hundred."""
         path = f"/repos/{repository}/issues/{number}/labels"
-        labels = self._get(path, _FIRST_PAGE, tuple[_IssueLabel, ...])
+        labels = self._get(path, tuple[_IssueLabel, ...], fields=_FIRST_PAGE)
         return [label.name for label in labels]
 
     def changed_files(self, repository: str, number: int) -> Sequence[str]:
         """Return the files that a pull request changes, with the former names of moved ones."""
         path = f"/repos/{repository}/pulls/{number}/files"
-        files = list(islice(self._pages(path, {}, tuple[_ChangedFile, ...]), _MOST_FILES))
+        files = list(islice(self._pages(path, tuple[_ChangedFile, ...]), _MOST_FILES))
         if len(files) == _MOST_FILES:
             raise ServiceError(f"GitHub lists no more than {_MOST_FILES} files of a pull request.")
 
@@ -214,7 +217,7 @@ class GitHub:
     def failed_jobs(self, repository: str, run_id: str) -> Sequence[Failure]:
         """Return the jobs of a run's last attempt that failed, each with its first error."""
         path = f"/repos/{repository}/actions/runs/{run_id}/jobs"
-        jobs = list(self._pages(path, {"filter": "latest"}, tuple[_WorkflowJob, ...], key="jobs"))
+        jobs = list(self._pages(path, tuple[_WorkflowJob, ...], key="jobs", fields={"filter": "latest"}))
         failures: list[Failure] = []
         for job in jobs:
             if job.conclusion in _FAILED_CONCLUSIONS:
@@ -230,7 +233,7 @@ class GitHub:
 
     def _first_error(self, repository: str, job_id: int) -> str:
         path = f"/repos/{repository}/check-runs/{job_id}/annotations"
-        annotations = self._get(path, _FIRST_PAGE, tuple[_Annotation, ...])
+        annotations = self._get(path, tuple[_Annotation, ...], fields=_FIRST_PAGE)
         for annotation in annotations:
             if annotation.annotation_level == "failure":
                 return first_line(annotation.message or "")
@@ -239,15 +242,15 @@ class GitHub:
     def _pages(
         self,
         path: str,
-        fields: Mapping[str, str],
-        kind: type[tuple[_Element, ...]],
+        answer_type: type[tuple[_Element, ...]],
         *,
         key: str | None = None,
+        fields: Mapping[str, str] = _NO_FIELDS,
     ) -> Iterator[_Element]:
         """Yield the elements of every page, as they are taken."""
         for number in count(1):
             fields_of_page = {**fields, **_FIRST_PAGE, "page": str(number)}
-            elements = self._get(path, fields_of_page, kind, key=key)
+            elements = self._get(path, answer_type, key=key, fields=fields_of_page)
             yield from elements
             if len(elements) < _PAGE_SIZE:
                 return
@@ -255,12 +258,12 @@ class GitHub:
     def _get(
         self,
         path: str,
-        fields: Mapping[str, str],
-        kind: type[_Kind],
+        answer_type: type[_Answered],
         *,
         key: str | None = None,
-    ) -> _Kind:
-        """Return what is at a path, or what that has under a key.
+        fields: Mapping[str, str] = _NO_FIELDS,
+    ) -> _Answered:
+        """Return what is at a path, or what that has under a key, as a value of a type.
 
         Raises:
             MissingInputError: There is nothing.
@@ -271,9 +274,9 @@ class GitHub:
             raise _refusal(path, response.status, has_token=bool(self.token))
         try:
             if key is None:
-                return TypeAdapter(kind).validate_json(response.body)
+                return TypeAdapter(answer_type).validate_json(response.body)
             answer = TypeAdapter(dict[str, Any]).validate_json(response.body)
-            return TypeAdapter(kind).validate_python(answer.get(key))
+            return TypeAdapter(answer_type).validate_python(answer.get(key))
         except ValidationError as problem:
             first_error = problem.errors(include_url=False)[0]
             location = ".".join(str(step) for step in first_error["loc"])
@@ -362,7 +365,7 @@ def _refusal(path: str, status: int, *, has_token: bool) -> FatalError:
     return ServiceError(f"GitHub refuses {path}: status {status}.")
 
 
-def _complete_run(run: Run, repository: str) -> Run:
+def _fill_in_fork_and_workflow(run: Run, repository: str) -> Run:
     """Return a run with whether it is a fork's, and with the file name of its workflow."""
     path, _, _ = run.path.partition("@")
     _, _, workflow = path.rpartition("/")
@@ -384,8 +387,12 @@ def first_line(text: str) -> str:
 # --- The search for a run
 
 
-def find_run(hub: GitHub, query: RunQuery, holds_artifacts: Callable[[Run], bool]) -> Run:
-    """Return the newest run that counts and has artifacts."""
+def find_run(
+    hub: GitHub,
+    query: RunQuery,
+    find_artifacts: Callable[[Run], _Artifacts | None],
+) -> tuple[Run, _Artifacts]:
+    """Return the newest run that counts and has artifacts, with these; `find_artifacts` has None for none."""
     if query.commit and len(query.commit) < _COMMIT_LENGTH:
         whole_commit = hub.whole_commit(query.repository, query.commit)
         query = replace(query, commit=whole_commit)
@@ -395,10 +402,11 @@ def find_run(hub: GitHub, query: RunQuery, holds_artifacts: Callable[[Run], bool
         if query.require_successful and not run.successful:
             continue
         run_count += 1
-        if holds_artifacts(run):
+        artifacts = find_artifacts(run)
+        if artifacts is not None:
             commit = run.commit[:_SHORT_COMMIT]
             console.say(f"run {run.run_id} of {run.created}: commit {commit}  {run.url}")
-            return run
+            return run, artifacts
 
     if run_count > 0:
         raise MissingInputError(

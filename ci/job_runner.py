@@ -82,26 +82,26 @@ def _reason_to_leave_out(job: Job, outcomes: Mapping[str, Outcome], *, keep_goin
             return f"{name} {outcomes[name].result}"
 
     needed_outcomes = [outcomes[name] for name in job.needs]
-    reason = _unmet_requirement(job, needed_outcomes)
+    reason = _unmet_condition(job, needed_outcomes)
     if reason is not None:
         return reason
 
     # What reports on a failure runs all the same.
-    is_report = job.requires in {"nothing", "any ran"}
+    is_report = job.starts_when in {"all ended", "any ran"}
     if keep_going or is_report:
         return None
     has_failure = any(outcome.result == "failed" for outcome in outcomes.values())
     return "another job failed" if has_failure else None
 
 
-def _unmet_requirement(job: Job, needed_outcomes: Sequence[Outcome]) -> str | None:
-    """Return what a job lacks of the jobs that it needs; None where it has all that it requires."""
+def _unmet_condition(job: Job, needed_outcomes: Sequence[Outcome]) -> str | None:
+    """Return what a job lacks of the jobs that it needs; None where it may start."""
     results = [outcome.result for outcome in needed_outcomes]
-    if job.requires == "any ran" and "ok" not in results and "failed" not in results:
+    if job.starts_when == "any ran" and "ok" not in results and "failed" not in results:
         return "nothing has run that it needs"
-    if job.requires == "any passed" and "ok" not in results:
+    if job.starts_when == "any passed" and "ok" not in results:
         return "nothing has passed that it needs"
-    if job.requires == "all passed":
+    if job.starts_when == "all passed":
         for outcome in needed_outcomes:
             if outcome.result != "ok":
                 return f"{outcome.name} {outcome.result}"

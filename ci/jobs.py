@@ -18,8 +18,8 @@ from core.run.plan import Plan, PlannedJob, wheel_sets_to_promote
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# How the jobs that a job needs must have ended, for it to run.
-Requirement = Literal["all passed", "any passed", "any ran", "nothing"]
+# What must have become of the jobs that a job needs, for it to run.
+StartCondition = Literal["all passed", "any passed", "any ran", "all ended"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +30,13 @@ class Job:
     kind: JobKind
     calls: tuple[NoxCall, ...]
     needs: tuple[str, ...] = ()  # the jobs that it waits for
-    requires: Requirement = "all passed"
+    starts_when: StartCondition = "all passed"
     must_pass: tuple[str, ...] = ()  # those of the needed jobs that must have passed in any case
     artifact_group: str | None = None  # the folder of its wheels; None where it is of several
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class FlowSettings:
     """Which run a flow makes, and where it reads and writes."""
 
     run_id: str = "local"
@@ -75,66 +75,73 @@ class Target:
         return as_options({"distribution-store": self.distribution_store})
 
 
-def setup_job(plan: Plan, target: Target) -> Job:
+def setup_job(plan: Plan, settings: FlowSettings) -> Job:
     """Return the job that completes a plan: where ROCm comes from, and commits and versions of PyTorch."""
     steps = [pipeline.STEPS_BY_NAME["find_rocm"]]
     if plan.build_pytorch.value:
         steps.append(pipeline.STEPS_BY_NAME["resolve"])
 
-    options = FlowOptions(common=(f"--plan={target.plan_file}", *target.run_options))
+    options = FlowOptions(common=(f"--plan={settings.plan_file}", *settings.run_options))
     calls = [NoxCall(sessions=(step.session,), options=options.for_step(step)) for step in steps]
     return Job(name="setup", kind="setup", calls=tuple(calls))
 
 
-def jobs_of_plan(plan: Plan, platform: Platform, target: Target) -> Sequence[Job]:
+def jobs_of_plan(plan: Plan, platform: Platform, settings: FlowSettings) -> Sequence[Job]:
     """Return the jobs of a plan that `resolve` completed, on one platform.
 
     ROCm's packages -> PyTorch's wheels on them -> staging, where they are to be released -> tests -> a report
     on all tests -> what is promoted -> the run's page.
     """
-    plan_target = replace(target, release_type=plan.release_type)
+    plan_settings = replace(settings, release_type=plan.release_type)
 
     rocm_build_jobs = {
-        cell.artifact_group: _build_job(plan, plan_target, cell, [])
+        cell.artifact_group: _build_job(plan, plan_settings, cell, rocm_build_job=None)
         for cell in plan.matrix(platform, "build_rocm")
     }
     torch_build_jobs = {
-        _build_key(cell): _build_job(plan, plan_target, cell, [rocm_build_jobs.get(cell.artifact_group)])
+        _build_key(cell): _build_job(
+            plan, plan_settings, cell, rocm_build_job=rocm_build_jobs.get(cell.artifact_group)
+        )
         for cell in plan.matrix(platform, "build_pytorch")
     }
     wheel_sets = wheel_sets_to_promote(plan, platform)
-    stage_jobs: dict[str, Job] = {}
+    staging_jobs: dict[str, Job] = {}
     if wheel_sets:
-        stage_jobs = _stage_jobs(
-            plan, plan_target, platform, [*rocm_build_jobs.values(), *torch_build_jobs.values()]
+        staging_jobs = _staging_jobs(
+            plan, plan_settings, platform, [*rocm_build_jobs.values(), *torch_build_jobs.values()]
         )
 
+    # ROCm of an index is built by no job of the plan, and nothing is staged where nothing is released.
     rocm_test_jobs = []
     for cell in plan.matrix(platform, "test_rocm"):
-        needed_jobs = [rocm_build_jobs.get(cell.artifact_group), stage_jobs.get(cell.artifact_group)]
-        rocm_test_jobs.append(_test_job(plan, plan_target, cell, needed_jobs, stage_jobs))
+        rocm_build_job = rocm_build_jobs.get(cell.artifact_group)
+        staging_job = staging_jobs.get(cell.artifact_group)
+        rocm_test_jobs.append(_test_job(plan, plan_settings, cell, rocm_build_job, staging_job))
 
     torch_test_jobs = []
     for cell in (*plan.matrix(platform, "test_pytorch"), *plan.matrix(platform, "test_torch")):
-        needed_jobs = [torch_build_jobs[_build_key(cell)], stage_jobs.get(cell.artifact_group)]
-        torch_test_jobs.append(_test_job(plan, plan_target, cell, needed_jobs, stage_jobs))
+        torch_build_job = torch_build_jobs[_build_key(cell)]
+        staging_job = staging_jobs.get(cell.artifact_group)
+        torch_test_jobs.append(_test_job(plan, plan_settings, cell, torch_build_job, staging_job))
 
     # ROCm's tests need not wait for PyTorch, unless they install what was staged with it.
     jobs = [*rocm_build_jobs.values()]
-    if not stage_jobs:
+    if not staging_jobs:
         jobs += rocm_test_jobs
     jobs += torch_build_jobs.values()
-    jobs += stage_jobs.values()
-    if stage_jobs:
+    jobs += staging_jobs.values()
+    if staging_jobs:
         jobs += rocm_test_jobs
     jobs += torch_test_jobs
     if rocm_test_jobs or torch_test_jobs:
         jobs.append(
-            _closing_job("test_report", plan_target, [*rocm_test_jobs, *torch_test_jobs], requires="any ran")
+            _closing_job(
+                "test_report", plan_settings, [*rocm_test_jobs, *torch_test_jobs], starts_when="any ran"
+            )
         )
-    jobs += [_promotion_job_of_set(wheel_set, plan_target, platform, jobs) for wheel_set in wheel_sets]
+    jobs += [_promotion_job_of_set(wheel_set, plan_settings, platform, jobs) for wheel_set in wheel_sets]
     if jobs:
-        jobs.append(_closing_job("summary", plan_target, jobs, requires="nothing"))
+        jobs.append(_closing_job("summary", plan_settings, jobs, starts_when="all ended"))
     return jobs
 
 
@@ -143,13 +150,13 @@ def _build_key(cell: PlannedJob) -> tuple[str, str | None, str | None]:
     return cell.artifact_group, cell.python, cell.torch_ref
 
 
-def _build_job(plan: Plan, target: Target, cell: PlannedJob, needed_jobs: Sequence[Job | None]) -> Job:
+def _build_job(plan: Plan, settings: FlowSettings, cell: PlannedJob, *, rocm_build_job: Job | None) -> Job:
     """Return the job that builds a cell, and uploads what it has built."""
-    packages = as_options({"version": plan.rocm.version, "rocm-layout": target.rocm_layout})
-    build_options = _cell_options(plan, target, cell, {"rocm packages": packages})
+    packages = as_options({"version": plan.rocm.version, "rocm-layout": settings.rocm_layout})
+    build_options = _cell_options(plan, settings, cell, {"rocm packages": packages})
     upload_options = FlowOptions(
-        common=_group_options(target, cell.gpu_family, cell.build_variant),
-        by_topic={"store": target.store_options},
+        common=_group_options(settings, cell.gpu_family, cell.build_variant),
+        by_topic={"store": settings.store_options},
     )
 
     build_steps = pipeline.steps_of_plan_cell(cell)
@@ -161,12 +168,14 @@ def _build_job(plan: Plan, target: Target, cell: PlannedJob, needed_jobs: Sequen
             *pipeline.nox_calls(build_steps, build_options, python=cell.python),
             *pipeline.nox_calls(upload_steps, upload_options),
         ),
-        needs=_names(needed_jobs),
+        needs=_names_of([rocm_build_job]),
         artifact_group=cell.artifact_group,
     )
 
 
-def _stage_jobs(plan: Plan, target: Target, platform: Platform, build_jobs: Sequence[Job]) -> dict[str, Job]:
+def _staging_jobs(
+    plan: Plan, settings: FlowSettings, platform: Platform, build_jobs: Sequence[Job]
+) -> dict[str, Job]:
     """Return the jobs that put wheels up for testing, by artifact group."""
     jobs: dict[str, Job] = {}
     for cell in plan.matrix(platform, "build_pytorch"):
@@ -174,16 +183,16 @@ def _stage_jobs(plan: Plan, target: Target, platform: Platform, build_jobs: Sequ
         if group in jobs:
             continue
         options = FlowOptions(
-            common=_group_options(target, cell.gpu_family, cell.build_variant),
-            by_topic=_release_topics(target, platform),
+            common=_group_options(settings, cell.gpu_family, cell.build_variant),
+            by_topic=_release_topics(settings, platform),
         )
         jobs[group] = Job(
             name=f"stage {group}",
             kind="stage",
             calls=tuple(pipeline.nox_calls(pipeline.steps_of_job("stage"), options)),
-            needs=_names([job for job in build_jobs if job.artifact_group == group]),
+            needs=_names_of([job for job in build_jobs if job.artifact_group == group]),
             # What is staged of a family whose other builds failed is tested, and cannot be promoted.
-            requires="any passed",
+            starts_when="any passed",
             artifact_group=group,
         )
     return jobs
@@ -191,41 +200,46 @@ def _stage_jobs(plan: Plan, target: Target, platform: Platform, build_jobs: Sequ
 
 def _test_job(
     plan: Plan,
-    target: Target,
+    settings: FlowSettings,
     cell: PlannedJob,
-    needed_jobs: Sequence[Job | None],
-    stage_jobs: Mapping[str, Job],
+    build_job: Job | None,
+    staging_job: Job | None,
 ) -> Job:
+    """Return the job that tests a cell, of what was staged where a job does that."""
     topics: dict[OptionTopic, tuple[str, ...]] = {
         "test part": as_options({"config": cell.config, "shard": cell.shard}),
     }
-    if cell.artifact_group in stage_jobs:
-        topics["staging"] = ("--staged", *target.distribution_options)
-    options = _cell_options(plan, target, cell, topics)
+    if staging_job is not None:
+        topics["staging"] = ("--staged", *settings.distribution_options)
+    options = _cell_options(plan, settings, cell, topics)
     return Job(
         name=f"{cell.stage} {cell.name}",
         kind=cell.stage,
         calls=tuple(pipeline.nox_calls(pipeline.steps_of_plan_cell(cell), options, python=cell.python)),
-        needs=_names(needed_jobs),
+        needs=_names_of([build_job, staging_job]),
         artifact_group=cell.artifact_group,
     )
 
 
 def _closing_job(
-    kind: Literal["test_report", "summary"], target: Target, jobs: Sequence[Job], *, requires: Requirement
+    kind: Literal["test_report", "summary"],
+    settings: FlowSettings,
+    jobs: Sequence[Job],
+    *,
+    starts_when: StartCondition,
 ) -> Job:
     """Return a job that reports on others, so it runs after failed ones, too."""
     options = FlowOptions(
-        common=target.run_options,
-        by_topic={"store": target.store_options, "distribution": target.distribution_options},
+        common=settings.run_options,
+        by_topic={"store": settings.store_options, "distribution": settings.distribution_options},
     )
     calls = pipeline.nox_calls(pipeline.steps_of_job(kind), options)
     name = "report" if kind == "summary" else kind
-    return Job(name=name, kind=kind, calls=tuple(calls), needs=_names(jobs), requires=requires)
+    return Job(name=name, kind=kind, calls=tuple(calls), needs=_names_of(jobs), starts_when=starts_when)
 
 
 def _promotion_job_of_set(
-    wheel_set: Mapping[str, str], target: Target, platform: Platform, jobs: Sequence[Job]
+    wheel_set: Mapping[str, str], settings: FlowSettings, platform: Platform, jobs: Sequence[Job]
 ) -> Job:
     """Return the job that promotes one set of wheels.
 
@@ -235,9 +249,9 @@ def _promotion_job_of_set(
     needed_jobs = [job for job in jobs if job.kind == "test_report" or job.artifact_group == artifact_group]
     builds = [job for job in needed_jobs if job.kind in {"build_rocm", "build_pytorch", "stage"}]
     options = FlowOptions(
-        common=_group_options(target, wheel_set["gpu_family"], wheel_set["build_variant"]),
+        common=_group_options(settings, wheel_set["gpu_family"], wheel_set["build_variant"]),
         by_topic={
-            **_release_topics(target, platform),
+            **_release_topics(settings, platform),
             "set": as_options({"torch-version": wheel_set["torch_version"], "pythons": wheel_set["pythons"]}),
         },
     )
@@ -245,14 +259,14 @@ def _promotion_job_of_set(
         name=f"promote {wheel_set['name']}",
         kind="promote",
         calls=tuple(pipeline.nox_calls(pipeline.steps_of_job("promote"), options)),
-        needs=_names(needed_jobs),
-        requires="nothing",
-        must_pass=_names(builds),
+        needs=_names_of(needed_jobs),
+        starts_when="all ended",
+        must_pass=_names_of(builds),
     )
 
 
 def promotion_job(
-    target: Target,
+    settings: FlowSettings,
     *,
     release_type: str,
     platform: str | None = None,
@@ -261,11 +275,11 @@ def promotion_job(
     pythons: str | None = None,
 ) -> Job:
     """Return the job that stages and promotes what is named; what is not is left to the sessions."""
-    target = replace(target, release_type=release_type)
+    settings = replace(settings, release_type=release_type)
     options = FlowOptions(
-        common=(*as_options({"gpu-family": gpu_family}), *target.run_options),
+        common=(*as_options({"gpu-family": gpu_family}), *settings.run_options),
         by_topic={
-            **_release_topics(target, platform),
+            **_release_topics(settings, platform),
             "set": as_options({"torch-version": torch_version, "pythons": pythons}),
         },
     )
@@ -311,7 +325,7 @@ def nightly_jobs(*, torch_ref: str, gpu_family: str, python: str, repository: st
 
 
 def _cell_options(
-    plan: Plan, target: Target, cell: PlannedJob, topics: Mapping[OptionTopic, tuple[str, ...]]
+    plan: Plan, settings: FlowSettings, cell: PlannedJob, topics: Mapping[OptionTopic, tuple[str, ...]]
 ) -> FlowOptions:
     """Return the options of a plan's job: what it is of, where its ROCm is from, and the run."""
     rocm = plan.rocm_row(cell)
@@ -330,31 +344,31 @@ def _cell_options(
     return FlowOptions(
         common=(
             *as_options({"torch-ref": cell.torch_ref}),
-            *_group_options(target, cell.gpu_family, cell.build_variant),
+            *_group_options(settings, cell.gpu_family, cell.build_variant),
         ),
         by_topic={
             "artifacts": artifact_options,
             "rocm source": rocm_source,
-            "store": target.store_options,
+            "store": settings.store_options,
             **topics,
         },
     )
 
 
-def _release_topics(target: Target, platform: str | None) -> dict[OptionTopic, tuple[str, ...]]:
+def _release_topics(settings: FlowSettings, platform: str | None) -> dict[OptionTopic, tuple[str, ...]]:
     return {
-        "store": target.store_options,
-        "distribution": (*as_options({"platform": platform}), *target.distribution_options),
+        "store": settings.store_options,
+        "distribution": (*as_options({"platform": platform}), *settings.distribution_options),
     }
 
 
-def _group_options(target: Target, gpu_family: str, build_variant: str) -> tuple[str, ...]:
+def _group_options(settings: FlowSettings, gpu_family: str, build_variant: str) -> tuple[str, ...]:
     """Return what every step of an artifact group takes: which group it is, and the run."""
     variant = None if build_variant == PLAIN else build_variant
-    return (*as_options({"gpu-family": gpu_family, "build-variant": variant}), *target.run_options)
+    return (*as_options({"gpu-family": gpu_family, "build-variant": variant}), *settings.run_options)
 
 
-def _names(jobs: Sequence[Job | None]) -> tuple[str, ...]:
+def _names_of(jobs: Sequence[Job | None]) -> tuple[str, ...]:
     return tuple(job.name for job in jobs if job is not None)
 
 

@@ -15,7 +15,7 @@ from pytorch_build.refs import torch_refs as refs
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ci.plan.data import Data
+    from ci.plan.data import PlanData
     from core.run import Platform
     from pytorch_build.refs.torch_refs import FeatureRow, HistoryRow, ProjectSource, TorchRef
 
@@ -186,7 +186,7 @@ def label_table() -> str:
     return str(table)
 
 
-def _meanings_of_labels(ci_data: Data) -> Mapping[str, str]:
+def _meanings_of_labels(ci_data: PlanData) -> Mapping[str, str]:
     meanings: dict[str, str] = {
         inputs.BUILD_PYTORCH: "build and test PyTorch too",
         inputs.SKIP: "build nothing, whatever else is asked for",
@@ -236,7 +236,7 @@ def family_table() -> str:
 
 
 def _machine(
-    ci_data: Data,
+    ci_data: PlanData,
     family: str,
     platform: str,
 ) -> str:

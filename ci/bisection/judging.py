@@ -56,7 +56,7 @@ def _installed(source: RevisionSource, revision: Revision) -> Iterator[tuple[Int
     request = source.request
     request_of_revision = source.request_packages(revision)
     stored_source = request_of_revision.source.stored
-    with install.opened_dependency_index(stored_source, "") as other_packages:
+    with install.opened_dependency_index(stored_source) as other_packages:
         interpreter = request.interpreter(source.python)
         selection = install.choose(request_of_revision, other_packages, interpreter)
         for candidate in selection.our_files:

@@ -175,18 +175,18 @@ class Bisection(Document):
     @property
     def flakiness(self) -> str:
         """How far to trust a command that did not always end alike; "" where it did."""
-        places: list[str] = []
+        failure_counts: list[str] = []
         luck = 0.0
         for name, judgement in self.verdicts.items():
             if not judgement.is_flaky:
                 continue
             count = f"{judgement.failed} of {judgement.times} times"
-            places.append(f"{count} at {name}")
+            failure_counts.append(f"{count} at {name}")
             chance_to_pass = 1 - judgement.failed / judgement.times
             luck = max(luck, chance_to_pass**judgement.times)
-        if not places:
+        if not failure_counts:
             return ""
-        failures = ", ".join(places)
+        failures = ", ".join(failure_counts)
         return (
             f"The command is flaky: it failed {failures}. At that rate a bad one passes for good in "
             f"{luck:.0%} of cases, so do not trust the result: raise --repeat."

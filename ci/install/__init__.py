@@ -198,19 +198,19 @@ def _list_versions(candidates: Sequence[Candidate]) -> str:
 
 
 @contextmanager
-def opened_dependency_index(stored: StoredSource | None, url: str) -> Iterator[Sources | None]:
+def opened_dependency_index(stored_source: StoredSource | None, *, url: str = "") -> Iterator[Sources | None]:
     """Yield the index of third-party packages: the one that is named, else the store's; None for neither."""
     cert = configured().cert
     if url:
         yield Sources(index_url=url, cert=cert)
         return
-    if stored is None or stored.store.find(mirror().index_key) is None:
+    if stored_source is None or stored_source.store.find(mirror().index_key) is None:
         yield None
         return
 
     # A bucket without a server in front of it answers no folder's address.
     folder = mirror().index_key.removesuffix("index.html")
-    with store_address(stored.store, folder, {}) as address:
+    with store_address(stored_source.store, folder, pages={}) as address:
         yield Sources(index_url=f"{address}/{folder}", cert=cert)
 
 
@@ -220,7 +220,7 @@ def choose(
     python: Interpreter,
 ) -> ChosenPackages:
     """Choose files of ours, with the device packages of what is chosen, and distributions of others."""
-    selection = _select_ours(request, python, ())
+    selection = _select_ours(request, python)
     device_packages = request.devices.packages(selection.versions, request.candidates)
     if device_packages:
         selection = _select_ours(request, python, device_packages)
@@ -239,7 +239,7 @@ def choose(
 def _select_ours(
     request: InstallRequest,
     python: Interpreter,
-    device_packages: Sequence[str],
+    device_packages: Sequence[str] = (),
 ) -> Selection:
     devices = request.devices
     return choose_packages(

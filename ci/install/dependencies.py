@@ -104,15 +104,15 @@ class Need:
     requirements: tuple[str, ...]
 
 
-def collect_needs(data: MirrorData, groups: Sequence[RunGroup]) -> Sequence[Need]:
+def collect_needs(mirror_data: MirrorData, groups: Sequence[RunGroup]) -> Sequence[Need]:
     """Return what has to be resolved: what the data says that ours require, and what a run's wheels do.
 
     Each distribution is resolved by itself, so that wheels that are never installed together need not
     fit together. What the data says is resolved in one piece, too.
     """
     needs_by_content: dict[tuple[Cell, tuple[str, ...]], Need] = {}
-    for cell in data.cells:
-        for distribution, lines in _requirements_in_cell(data, cell, groups):
+    for cell in mirror_data.cells:
+        for distribution, lines in _requirements_in_cell(mirror_data, cell, groups):
             requirements = others_required_by_lines(lines, where=distribution)
             if requirements:
                 need = Need(cell=cell, required_by=distribution, requirements=requirements)
@@ -121,13 +121,13 @@ def collect_needs(data: MirrorData, groups: Sequence[RunGroup]) -> Sequence[Need
 
 
 def _requirements_in_cell(
-    data: MirrorData,
+    mirror_data: MirrorData,
     cell: Cell,
     groups: Sequence[RunGroup],
 ) -> Iterator[tuple[str, Sequence[str]]]:
     """Yield what requires something in a cell, and its requirements."""
     all_lines: list[str] = []
-    for name, lines in data.known_requirements.items():
+    for name, lines in mirror_data.known_requirements.items():
         yield f"{name} (mirror.toml)", lines
         all_lines += lines
     yield "all of mirror.toml", all_lines
@@ -140,9 +140,9 @@ def _requirements_in_cell(
                 yield candidate.name, read_requirements(candidate, group.store)
 
 
-def resolve_needs(data: MirrorData, all_needs: Sequence[Need]) -> Mapping[Cell, Sequence[Candidate]]:
+def resolve_needs(mirror_data: MirrorData, all_needs: Sequence[Need]) -> Mapping[Cell, Sequence[Candidate]]:
     """Return the files that meet all needs, each once: with the first cell that needs it."""
-    answers = map_in_threads(partial(_resolve_need, data), all_needs, jobs=_QUERIES_AT_ONCE)
+    answers = map_in_threads(partial(_resolve_need, mirror_data), all_needs, jobs=_QUERIES_AT_ONCE)
     digests: dict[str, str] = {}
     files_by_cell: dict[Cell, list[Candidate]] = {}
     for need, packages in zip(all_needs, answers, strict=True):
@@ -159,12 +159,12 @@ def resolve_needs(data: MirrorData, all_needs: Sequence[Need]) -> Mapping[Cell, 
     return files_by_cell
 
 
-def _resolve_need(data: MirrorData, need: Need) -> Sequence[ResolvedPackage]:
+def _resolve_need(mirror_data: MirrorData, need: Need) -> Sequence[ResolvedPackage]:
     query = ResolverQuery(
         requirements=need.requirements,
         sources=configured(),
         python_version=need.cell.python,
-        platform=data.find_installer_platform_names(need.cell).uv,
+        platform=mirror_data.find_installer_platform_names(need.cell).uv,
         only_wheels=True,
     )
     try:
@@ -185,50 +185,50 @@ def _files_of(packages: Iterable[ResolvedPackage]) -> Iterator[Candidate]:
 
 
 def mirror_files(
-    data: MirrorData,
+    mirror_data: MirrorData,
     store: Store,
     files_by_cell: Mapping[Cell, Sequence[Candidate]],
 ) -> Sequence[FileRecord]:
     """Bring files into the store; what an interrupted call put there is taken as it is."""
-    stored_keys = {stored_object.key for stored_object in store.list(data.prefix, recursive=False)}
+    stored_keys = {stored_object.key for stored_object in store.list(mirror_data.prefix, recursive=False)}
     absent_files: dict[Cell, list[Candidate]] = {}
     records: list[FileRecord] = []
     with temporary.folder("mirror") as folder:
         for cell, cell_files in files_by_cell.items():
             for file in cell_files:
-                if key_of(data, file) in stored_keys:
-                    records.append(_take_stored_file(data, store, file, folder))
+                if key_of(mirror_data, file) in stored_keys:
+                    records.append(_take_stored_file(mirror_data, store, file, folder))
                 else:
                     absent_files.setdefault(cell, []).append(file)
 
         for cell, cell_files in downloads(absent_files):
             with console.group(f"{console.counted(len(cell_files), 'file')} for {cell}"):
-                download(data, cell, cell_files, folder)
+                download(mirror_data, cell, cell_files, folder)
                 records += map_in_threads(
-                    lambda file: publish(data, store, file, folder / file.name), cell_files
+                    lambda file: publish(mirror_data, store, file, folder / file.name), cell_files
                 )
     return records
 
 
-def key_of(data: MirrorData, file: Candidate) -> str:
+def key_of(mirror_data: MirrorData, file: Candidate) -> str:
     """Return the key that a file has in the mirror's store."""
-    return f"{data.prefix}/{file.name}"
+    return f"{mirror_data.prefix}/{file.name}"
 
 
 def _take_stored_file(
-    data: MirrorData,
+    mirror_data: MirrorData,
     store: Store,
     file: Candidate,
     folder: Path,
 ) -> FileRecord:
     """Return the record of a file that no record names, after comparing it with the public index's."""
-    key = key_of(data, file)
+    key = key_of(mirror_data, file)
     if store.digest(key) != file.sha256:
         raise StoreError(
             f"{key} in {store.url} is not the file of that name that the public index has.",
             hint="Find out who put it there, and delete it.",
         )
-    return publish(data, store, file, store.fetch(key, folder))
+    return publish(mirror_data, store, file, store.fetch(key, folder))
 
 
 def downloads(
@@ -247,7 +247,7 @@ def downloads(
 
 
 def download(
-    data: MirrorData,
+    mirror_data: MirrorData,
     cell: Cell,
     cell_files: Sequence[Candidate],
     folder: Path,
@@ -270,7 +270,7 @@ def download(
         "--abi",
         "abi3",
     ]
-    for platform in data.find_installer_platform_names(cell).pip:
+    for platform in mirror_data.find_installer_platform_names(cell).pip:
         command += ["--platform", platform]
     # No variable of the environment names a source.
     command += [*configured().arguments, "--dest", str(folder), "-r", str(requirements_file)]
@@ -283,9 +283,9 @@ def download(
         ) from problem
 
 
-def publish(data: MirrorData, store: Store, file: Candidate, path: Path) -> FileRecord:
+def publish(mirror_data: MirrorData, store: Store, file: Candidate, path: Path) -> FileRecord:
     """Put a file and its sidecar into the index's folder; return its record."""
-    key = key_of(data, file)
+    key = key_of(mirror_data, file)
     digest = file.require_digest()
     record, metadata = describe(path, key=key, sha256=digest)
     if record.distribution != file.distribution:
@@ -295,6 +295,6 @@ def publish(data: MirrorData, store: Store, file: Candidate, path: Path) -> File
     return record
 
 
-def source_of(data: MirrorData, store: Store) -> RecordSource:
+def source_of(mirror_data: MirrorData, store: Store) -> RecordSource:
     """Return what names the mirrored files: a record of each call that put some there."""
-    return RecordSource(store=store, prefix=f"{data.prefix}/manifests")
+    return RecordSource(store=store, prefix=f"{mirror_data.prefix}/manifests")

@@ -42,8 +42,8 @@ class Artifact:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a run's artifacts are."""
+class RunArtifacts:
+    """The artifacts of a run, and where they are."""
 
     store: Store
     store_name: str  # as options have it
@@ -53,7 +53,7 @@ class Place:
 
     @property
     def where(self) -> str:
-        """The place, for people."""
+        """The folder, for people."""
         return f"{self.store.url}/{self.prefix}"
 
 
@@ -83,35 +83,35 @@ class Fetched:
 # --- Where artifacts are ---------------------------------------------------------------------
 
 
-def find_place(
+def find_run_artifacts(
     common: Common,
     store_name: str | None,
     repository: str,
     *,
     fork: bool,
-) -> Place:
-    """Return where a run's artifacts are.
+) -> RunArtifacts:
+    """Return a run's artifacts.
 
     They are looked for in the named store. Without a name, they are looked for in the run's own store and in
     the bucket of the repository.
     """
-    places_without_artifacts: list[str] = []
+    empty_folders: list[str] = []
     for name, external_repo in _stores(common, store_name, repository, fork=fork):
         store = open_store(name, root=common.root)
         for folder in dict.fromkeys((external_repo, "")):
             prefix = replace(common.outputs, external_repo=folder).prefix
-            place = Place(
+            run_artifacts = RunArtifacts(
                 store=store,
                 store_name=name,
                 external_repo=folder,
                 prefix=prefix,
                 artifacts=list_artifacts(store, prefix),
             )
-            if place.artifacts:
-                return place
-            places_without_artifacts.append(place.where)
+            if run_artifacts.artifacts:
+                return run_artifacts
+            empty_folders.append(run_artifacts.where)
     raise MissingInputError(
-        f"Run {common.run_id} has no artifacts in {' nor in '.join(places_without_artifacts)}.",
+        f"Run {common.run_id} has no artifacts in {' nor in '.join(empty_folders)}.",
         hint="Name an artifact run (--artifact-run-id, or --commit, --latest), and its store "
         "with --artifact-store.",
     )

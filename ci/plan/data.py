@@ -371,7 +371,7 @@ class RocmData(Model):
         return self.order
 
 
-class Data(Model):
+class PlanData(Model):
     """Everything that a plan follows from besides the event."""
 
     triggers: Triggers
@@ -401,7 +401,7 @@ class Data(Model):
                 families[gpu_family][platform] = tiers.model_copy(update=update)
         return self.families.model_copy(update={"families": families})
 
-    def matrix_of(self, release_type: str, *, names_pythons: bool = False) -> Matrix:
+    def matrix_of(self, release_type: str, *, event_names_pythons: bool = False) -> Matrix:
         """Return the matrix of a release type, with every exclusion that applies to it.
 
         An exclusion of Pythons spares machines. It holds in its own matrix, and not where the event names
@@ -410,8 +410,9 @@ class Data(Model):
         matrix: Matrix = getattr(self.matrix, MatrixFile.name_of(release_type))
         exclusions: list[Exclusion] = []
         for exclusion in (*self.matrix.ci.exclude, *self.matrix.release.exclude):
-            is_own = exclusion in matrix.exclude and not names_pythons
-            if is_own or not exclusion.pythons:
+            spares_machines = exclusion in matrix.exclude and not event_names_pythons
+            is_of_missing_cells = not exclusion.pythons
+            if spares_machines or is_of_missing_cells:
                 exclusions.append(exclusion)
         return matrix.model_copy(update={"exclude": tuple(exclusions)})
 
@@ -424,9 +425,9 @@ rocm = data_file(FOLDER / "rocm.toml", RocmData)
 upload = data_file(FOLDER / "upload.toml", OwnStore)
 
 
-def load() -> Data:
+def load() -> PlanData:
     """Read all of it."""
-    return Data(
+    return PlanData(
         triggers=triggers(),
         families=buildable_families(),
         runners=runners(),
@@ -438,14 +439,14 @@ def load() -> Data:
 
 def buildable_families() -> Families:
     """Read when CI builds families; one that only a matrix names is built on request."""
-    data = _families()
-    families = dict(data.families)
+    families_of_file = _families()
+    families = dict(families_of_file.families)
     for matrix in (matrices().ci, matrices().release):
         for platform, gpu_families in matrix.gpu_families.items():
             for gpu_family in gpu_families:
                 platforms = families.get(gpu_family, {})
                 families[gpu_family] = {platform: FamilyTiers(tier="request"), **platforms}
-    return data.model_copy(update={"families": families})
+    return families_of_file.model_copy(update={"families": families})
 
 
 def reaches(tier: Tier | None, required_tier: Tier) -> bool:

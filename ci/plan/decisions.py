@@ -1,12 +1,12 @@
-"""The `Question` that a plan answers, and the decisions about a run as a whole, each with its reason."""
+"""The `PlanBasis` that a plan is made from, and decisions about a run as a whole, each with its reason."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from ci.plan.data import Data, Paths, TestType, Tier
+from ci.plan.data import Paths, PlanData, TestType, Tier
 from ci.plan.events import DELETED_FORK, Changes, Event
-from ci.plan.inputs import ALL_FAMILIES, BUILD_PYTORCH, SKIP, TEST, Inputs, Labels
+from ci.plan.inputs import ALL_FAMILIES, BUILD_PYTORCH, SKIP, TEST_PREFIX, Inputs, Labels
 from ci.publish.buckets import Buckets, access
 from core.errors import UsageError, nearest
 from core.files import path_pattern
@@ -26,14 +26,14 @@ _LONGEST_PATH = 60  # in a reason
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class PlanBasis:
     """What happened, what is requested, and what is known: everything that a plan is made from."""
 
     event: Event
     inputs: Inputs
     labels: Labels
     changes: Changes
-    data: Data
+    data: PlanData
     buckets: Buckets
     refs: Mapping[Platform, Mapping[str, TorchRef]]
     today: date
@@ -124,9 +124,9 @@ def _shorten(path: str) -> str:
     return f"{text[:half]}…{text[-half:]}"
 
 
-def decide_trust(question: Question) -> Decision:
+def decide_trust(basis: PlanBasis) -> Decision:
     """Decide whether the run may write anywhere: not where its commits are a fork's."""
-    event = question.event
+    event = basis.event
     if event.fork is None:
         return Decision(value=True, reason=f"the commits are those of {event.repository}")
 
@@ -137,43 +137,43 @@ def decide_trust(question: Question) -> Decision:
     )
 
 
-def decide_builds(question: Question) -> Decision:
+def decide_builds(basis: PlanBasis) -> Decision:
     """Decide whether anything is built."""
-    event = question.event
-    if question.labels.skip:
+    event = basis.event
+    if basis.labels.skip:
         return Decision(value=False, reason=f"label {SKIP}")
     if event.deleted:
         return Decision(value=False, reason="the branch was deleted")
     if event.name not in {"pull_request", "push"}:
         return Decision(value=True, reason=f"{event.name} builds whatever has changed")
 
-    decision = decide_by_files(question.changes, question.data.triggers.paths)
-    requesting_label = question.labels.request
+    decision = decide_by_files(basis.changes, basis.data.triggers.paths)
+    requesting_label = basis.labels.request
     if decision.value or requesting_label is None:
         return decision
     return Decision(value=True, reason=f"label {requesting_label}, although {decision.reason}")
 
 
-def decide_pytorch(question: Question) -> Decision:
+def decide_pytorch(basis: PlanBasis) -> Decision:
     """Decide whether PyTorch is built: after a merge and at night always, on a pull request by label."""
-    requested = question.inputs.build_pytorch
+    requested = basis.inputs.build_pytorch
     if requested is not None:
         text = "true" if requested else "false"
         return Decision(value=requested, reason=f"the input build_pytorch is {text}")
 
-    tested_by = _requested_test_of_pytorch(question)
+    tested_by = _requested_test_of_pytorch(basis)
     if tested_by is not None:
         return Decision(value=True, reason=f"{tested_by} is requested, which tests PyTorch")
 
-    event = question.event
+    event = basis.event
     value = True
     match event.name:
-        case "pull_request" if question.labels.build_pytorch:
+        case "pull_request" if basis.labels.build_pytorch:
             reason = f"label {BUILD_PYTORCH}"
         case "pull_request":
             value = False
             reason = f"no label {BUILD_PYTORCH}"
-        case "push" if question.is_merge:
+        case "push" if basis.is_merge:
             reason = f"pushes to {event.branch} always build PyTorch"
         case "push":
             value = False
@@ -185,116 +185,116 @@ def decide_pytorch(question: Question) -> Decision:
     return Decision(value=value, reason=reason)
 
 
-def _requested_test_of_pytorch(question: Question) -> str | None:
+def _requested_test_of_pytorch(basis: PlanBasis) -> str | None:
     """Return the first requested test that installs PyTorch's wheels, as a label."""
-    tests = question.data.triggers.tests
-    for labels in requested_tests(question).values():
+    tests = basis.data.triggers.tests
+    for labels in requested_tests(basis).values():
         for label in labels:
-            if tests[label.removeprefix(TEST)].stage != "test_rocm":
+            if tests[label.removeprefix(TEST_PREFIX)].stage != "test_rocm":
                 return label
     return None
 
 
-def choose_test_type(question: Question) -> tuple[TestType, str]:
+def choose_test_type(basis: PlanBasis) -> tuple[TestType, str]:
     """Return the test type, and why: the one that is requested, else the one that the event has."""
-    requested_type = question.inputs.test_type
+    requested_type = basis.inputs.test_type
     if requested_type is not None:
         return requested_type, "the input test_type"
 
-    test_filter = question.labels.test_filter
+    test_filter = basis.labels.test_filter
     if test_filter is not None:
         return test_filter, f"label test_filter:{test_filter}"
 
-    return _test_type_of_event(question)
+    return _test_type_of_event(basis)
 
 
-def _test_type_of_event(question: Question) -> tuple[TestType, str]:
-    if question.release_type in _TEST_TYPES:
-        return _TEST_TYPES[question.release_type], f"release type {question.release_type}"
-    if question.event.name == "schedule":
+def _test_type_of_event(basis: PlanBasis) -> tuple[TestType, str]:
+    if basis.release_type in _TEST_TYPES:
+        return _TEST_TYPES[basis.release_type], f"release type {basis.release_type}"
+    if basis.event.name == "schedule":
         return "comprehensive", "the nightly schedule"
 
-    for path in question.changes.files or ():
-        if matches(path, question.data.triggers.paths.standard):
+    for path in basis.changes.files or ():
+        if matches(path, basis.data.triggers.paths.standard):
             return "standard", f"{_shorten(path)} has changed"
     return "quick", "nothing requests more"
 
 
-def requested_tests(question: Question) -> dict[Platform, tuple[str, ...]]:
+def requested_tests(basis: PlanBasis) -> dict[Platform, tuple[str, ...]]:
     """Return the tests that are requested besides those of the test type, by platform, as labels."""
     labels: dict[Platform, tuple[str, ...]] = {}
     for platform in PLATFORMS:
-        names = dict.fromkeys(_requested_test_names(question, platform))
-        labels[platform] = tuple(f"{TEST}{name}" for name in names)
+        names = dict.fromkeys(_requested_test_names(basis, platform))
+        labels[platform] = tuple(f"{TEST_PREFIX}{name}" for name in names)
     return labels
 
 
-def _requested_test_names(question: Question, platform: Platform) -> Iterator[str]:
+def _requested_test_names(basis: PlanBasis, platform: Platform) -> Iterator[str]:
     """Yield the names of tests that labels and inputs request."""
-    yield from question.labels.tests
+    yield from basis.labels.tests
 
-    known_tests = question.data.triggers.tests
-    for label in question.inputs.test_labels(platform):
-        name = label.removeprefix(TEST)
+    known_tests = basis.data.triggers.tests
+    for label in basis.inputs.test_labels(platform):
+        name = label.removeprefix(TEST_PREFIX)
         if name not in known_tests:
             raise UsageError(f"Unknown test {name!r}. {nearest(name, known_tests)}")
         yield name
 
 
-def decide_upload(question: Question, trust: Decision) -> tuple[Decision, Upload]:
+def decide_upload(basis: PlanBasis, trust: Decision) -> tuple[Decision, Upload]:
     """Decide whether and where the run's outputs go."""
-    event = question.event
+    event = basis.event
     if not trust.value:
-        if question.release_type != "ci":
+        if basis.release_type != "ci":
             raise UsageError(
-                f"A fork's run cannot be of release type {question.release_type!r}.",
+                f"A fork's run cannot be of release type {basis.release_type!r}.",
                 hint="Only ci is open to forks.",
             )
         return Decision(value=False, reason="a fork's run has no credentials to upload with"), Upload()
 
-    own_store = question.data.upload
+    own_store = basis.data.upload
     if own_store.store:
-        place = Upload(
+        upload = Upload(
             store=own_store.store,
             role=own_store.role,
             region=own_store.region,
         )
-        return Decision(value=True, reason="the configuration names the store"), place
+        return Decision(value=True, reason="the configuration names the store"), upload
 
-    if not _has_buckets(question):
+    if not _has_buckets(basis):
         reason = f"{event.repository} has no bucket: name one in pytorch-build.toml, [buckets] or [upload]"
         return Decision(value=False, reason=reason), Upload()
 
-    if question.release_type not in question.buckets.release_types:
+    if basis.release_type not in basis.buckets.release_types:
         raise UsageError(
-            f"{event.repository} has no bucket for runs of type {question.release_type}.",
-            hint=f"Name one in pytorch-build.toml, [buckets.release_types.{question.release_type}].",
+            f"{event.repository} has no bucket for runs of type {basis.release_type}.",
+            hint=f"Name one in pytorch-build.toml, [buckets.release_types.{basis.release_type}].",
         )
     origin = Origin(repository=event.repository)
-    place = access(question.buckets, origin, question.release_type)
-    return Decision(value=True, reason=f"runs of {event.repository} have a bucket"), place
+    upload = access(basis.buckets, origin, basis.release_type)
+    return Decision(value=True, reason=f"runs of {event.repository} have a bucket"), upload
 
 
-def _has_buckets(question: Question) -> bool:
+def _has_buckets(basis: PlanBasis) -> bool:
     """Return whether the data's buckets are those of the event's repository."""
-    owner = question.buckets.repository.partition("/")[0]
-    return question.event.owner.casefold() == owner.casefold()
+    owner = basis.buckets.repository.partition("/")[0]
+    return basis.event.owner.casefold() == owner.casefold()
 
 
 def decide_promotion(
-    question: Question,
+    basis: PlanBasis,
     uploads: Decision,
     builds: Decision,
 ) -> Decision:
     """Decide whether the wheels go on to a release index; whether their tests allow it is known later."""
-    if question.release_type == "ci":
+    if basis.release_type == "ci":
         return Decision(value=False, reason="runs of type ci are not distributed")
     if not uploads.value:
         return Decision(value=False, reason=uploads.reason)
-    has_distribution = _has_buckets(question) and question.release_type in question.buckets.distributions
-    if question.distribution_store is None and not has_distribution:
-        reason = f"{question.event.repository} distributes no wheels of type {question.release_type}"
+    has_distribution = _has_buckets(basis) and basis.release_type in basis.buckets.distributions
+    if basis.distribution_store is None and not has_distribution:
+        reason = f"{basis.event.repository} distributes no wheels of type {basis.release_type}"
         return Decision(value=False, reason=reason)
     if not builds.value:
         return Decision(value=False, reason=f"PyTorch is not built: {builds.reason}")
-    return Decision(value=True, reason=f"release type {question.release_type}, once its tests have passed")
+    return Decision(value=True, reason=f"release type {basis.release_type}, once its tests have passed")

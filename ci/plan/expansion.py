@@ -33,11 +33,11 @@ def expand(
                 yield Combination(
                     cell=Cell(python=python, torch_ref=ref.name, gpu_family=gpu_family),
                     ref=ref,
-                    obstacle=_obstacle(python, ref, gpu_family, platform, exclusions),
+                    obstacle=_obstacle_to_cell(python, ref, gpu_family, platform, exclusions),
                 )
 
 
-def _obstacle(
+def _obstacle_to_cell(
     python: str,
     ref: TorchRef,
     gpu_family: str,
@@ -48,6 +48,7 @@ def _obstacle(
     if python not in ref.pythons:
         return f"{ref.name} is not built for Python {python}"
     if not ref.components:
+        # The ref is as its platform has it.
         return f"{ref.name} is not built on {platform}"
     for exclusion in exclusions:
         if exclusion.covers(gpu_family, platform, ref.name, python):

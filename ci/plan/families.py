@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ci.plan.data import BuildVariant, ExpectedFailure, FamilyTiers, Machines, reaches
-from ci.plan.decisions import Question
+from ci.plan.decisions import PlanBasis
 from ci.plan.inputs import ALL, named_family
 from core import files
 from core.errors import DataError, UsageError, nearest
@@ -63,25 +63,25 @@ class NoMachine:
     reason: str
 
 
-def choose_families(question: Question) -> tuple[Sequence[FamilyOnPlatform], Sequence[LeftOut]]:
+def choose_families(basis: PlanBasis) -> tuple[Sequence[FamilyOnPlatform], Sequence[LeftOut]]:
     """Return the families that are built, and those that are not."""
     families: list[FamilyOnPlatform] = []
     left_out: list[LeftOut] = []
     for platform in PLATFORMS:
-        requested_names = question.inputs.families(platform)
+        requested_names = basis.inputs.families(platform)
         if requested_names is not None:
-            families += _requested_families(question, platform, requested_names)
+            families += _requested_families(basis, platform, requested_names)
         else:
-            families += _families_of_event(question, platform)
-            left_out += _families_left_out(question, platform)
+            families += _families_of_event(basis, platform)
+            left_out += _families_left_out(basis, platform)
     return families, left_out
 
 
-def _families_of_event(question: Question, platform: Platform) -> Iterator[FamilyOnPlatform]:
+def _families_of_event(basis: PlanBasis, platform: Platform) -> Iterator[FamilyOnPlatform]:
     """Yield the families that a label names, and those that the event's tier reaches."""
-    tier, tier_reason = question.tier
-    for name, tiers in question.data.families_of(question.release_type).on(platform).items():
-        label = question.labels.families.get(name)
+    tier, tier_reason = basis.tier
+    for name, tiers in basis.data.families_of(basis.release_type).on(platform).items():
+        label = basis.labels.families.get(name)
         if label is not None:
             reason = f"label {label}"
         elif reaches(tier, tiers.tier):
@@ -98,11 +98,11 @@ def _families_of_event(question: Question, platform: Platform) -> Iterator[Famil
         )
 
 
-def _families_left_out(question: Question, platform: Platform) -> Iterator[LeftOut]:
+def _families_left_out(basis: PlanBasis, platform: Platform) -> Iterator[LeftOut]:
     """Yield the families that a label names in vain, and those that a later tier builds."""
-    tier, _tier_reason = question.tier
-    for name, platforms in question.data.families_of(question.release_type).families.items():
-        is_requested = name in question.labels.families
+    tier, _tier_reason = basis.tier
+    for name, platforms in basis.data.families_of(basis.release_type).families.items():
+        is_requested = name in basis.labels.families
         tiers = platforms.get(platform)
         if tiers is None:
             if is_requested:
@@ -115,14 +115,14 @@ def _families_left_out(question: Question, platform: Platform) -> Iterator[LeftO
 
 
 def _requested_families(
-    question: Question,
+    basis: PlanBasis,
     platform: Platform,
     requested_names: Sequence[str],
 ) -> Iterator[FamilyOnPlatform]:
     """Yield the families that an input names."""
-    data = question.data.families_of(question.release_type)
-    tiers_by_family = data.on(platform)
-    matrix_families = question.data.matrix_of(question.release_type).gpu_families.get(platform, ())
+    families = basis.data.families_of(basis.release_type)
+    tiers_by_family = families.on(platform)
+    matrix_families = basis.data.matrix_of(basis.release_type).gpu_families.get(platform, ())
     is_all = [name.lower() for name in requested_names] == [ALL]
 
     reasons: dict[str, str] = {}
@@ -135,7 +135,7 @@ def _requested_families(
         if is_all:
             requested_names = matrix_families
         for requested_name in requested_names:
-            name = named_family(requested_name, data, noun="GPU family")
+            name = named_family(requested_name, families, noun="GPU family")
             reasons[name] = f"requested as {requested_name}"
 
     for name, reason in reasons.items():
@@ -151,17 +151,17 @@ def _requested_families(
 
 
 def builds_of(
-    question: Question,
+    basis: PlanBasis,
     families: Sequence[FamilyOnPlatform],
 ) -> tuple[Sequence[Build], Sequence[LeftOut]]:
     """Return each family in each requested build variant, and what is not built so."""
     builds: list[Build] = []
     left_out: list[LeftOut] = []
     for family in families:
-        for name, label in _requested_variants(question).items():
-            build_variant = question.data.families.variants[name]
+        for name, label in _requested_variants(basis).items():
+            build_variant = basis.data.families.variants[name]
             if family.platform in build_variant.platforms and name in family.tiers.variants:
-                group = _planned_group(question, family, name, label)
+                group = _planned_group(basis, family, name, label)
                 build = Build(family=family, build_variant=build_variant, group=group)
                 builds.append(build)
             else:
@@ -174,29 +174,29 @@ def builds_of(
     return builds, left_out
 
 
-def _requested_variants(question: Question) -> Mapping[str, str | None]:
+def _requested_variants(basis: PlanBasis) -> Mapping[str, str | None]:
     """Return the requested build variants, each with the label that names it."""
-    known_variants = question.data.families.variants
-    for name in question.inputs.build_variants:
+    known_variants = basis.data.families.variants
+    for name in basis.inputs.build_variants:
         if name not in known_variants:
             raise UsageError(f"Unknown build variant {name!r}. {nearest(name, known_variants)}")
 
-    names = question.inputs.build_variants or (PLAIN,)
+    names = basis.inputs.build_variants or (PLAIN,)
     labels: dict[str, str | None] = dict.fromkeys(names)
-    labels.update(question.labels.variants)
+    labels.update(basis.labels.variants)
     return labels
 
 
 def _planned_group(
-    question: Question,
+    basis: PlanBasis,
     family: FamilyOnPlatform,
     name: str,
     label: str | None,
 ) -> PlannedGroup:
     """Return a family in a build variant, as the plan has it."""
-    rocm_failure = expected_failure(question, family, "build_rocm")
-    runner = question.data.runners.find_runner(family.name, family.platform)
-    machine = choose_machine(question, family, "test_rocm")
+    rocm_failure = expected_failure(basis, family, "build_rocm")
+    runner = basis.data.runners.find_runner(family.name, family.platform)
+    machine = choose_machine(basis, family, "test_rocm")
     reason = family.reason
     if label is not None:
         reason += f", label {label}"
@@ -207,16 +207,16 @@ def _planned_group(
         gpu_targets=gpu_targets(family.name),
         build_variant=name,
         artifact_group=group_name(family.name, name),
-        build_runner=_build_machine(question, family.platform, question.data.families.variants[name]),
+        build_runner=_choose_build_label(basis, family.platform, basis.data.families.variants[name]),
         test_runner=machine.label if isinstance(machine, ChosenMachine) else None,
-        expect_failure=rocm_failure is not None or question.inputs.expect_failure,
+        expect_failure=rocm_failure is not None or basis.inputs.expect_failure,
         bypass_tests_for_releases=runner.bypass_tests_for_releases,
         reason=reason,
     )
 
 
 def obstacle_to_pytorch(
-    question: Question,
+    basis: PlanBasis,
     build: Build,
     pytorch: Decision,
 ) -> str | None:
@@ -227,36 +227,36 @@ def obstacle_to_pytorch(
         return "PyTorch is not built in this variant"
 
     family = build.family
-    tier, _reason = question.tier
+    tier, _reason = basis.tier
     if not family.is_requested and not reaches(tier, family.tiers.pytorch):
         return f"PyTorch is built for it from {family.tiers.pytorch} on, or on request"
 
-    if question.inputs.expect_failure:
+    if basis.inputs.expect_failure:
         return "the input expect_failure expects its ROCm packages to fail"
-    rocm_failure = expected_failure(question, family, "build_rocm")
+    rocm_failure = expected_failure(basis, family, "build_rocm")
     if rocm_failure is not None:
         return f"its ROCm packages are expected to fail: {rocm_failure.reason}"
     return None
 
 
 def expected_failure(
-    question: Question,
+    basis: PlanBasis,
     family: FamilyOnPlatform,
     stage: Stage,
     torch_ref: str | None = None,
 ) -> ExpectedFailure | None:
     """Return the row of the data that expects a job to fail, if its last day has not passed."""
-    for failure in question.data.families.expect_failure:
-        is_current = failure.until >= question.today
+    for failure in basis.data.families.expect_failure:
+        is_current = failure.until >= basis.today
         if is_current and failure.covers(family.name, family.platform, stage, torch_ref):
             return failure
     return None
 
 
-def notes_on_past_failures(question: Question) -> Iterator[str]:
+def notes_on_past_failures(basis: PlanBasis) -> Iterator[str]:
     """Yield a note for each expected failure whose last day has passed."""
-    for failure in question.data.families.expect_failure:
-        if failure.until < question.today:
+    for failure in basis.data.families.expect_failure:
+        if failure.until < basis.today:
             yield (
                 f"the failure of {failure.gpu_family} on {failure.platform} was expected until "
                 f"{failure.until} and counts again ({failure.reason}): "
@@ -264,19 +264,19 @@ def notes_on_past_failures(question: Question) -> Iterator[str]:
             )
 
 
-def _build_machine(
-    question: Question,
+def _choose_build_label(
+    basis: PlanBasis,
     platform: Platform,
     build_variant: BuildVariant,
 ) -> str:
     """Return the label of the machines that build."""
-    is_fork = question.event.fork is not None
-    requested_label = question.inputs.build_runner(platform)
+    is_fork = basis.event.fork is not None
+    requested_label = basis.inputs.build_runner(platform)
     if requested_label is not None and not is_fork:
-        _refuse_unserved(question, requested_label, f"{platform}_build_runner")
+        _refuse_label_without_machine(basis, requested_label, f"{platform}_build_runner")
         return requested_label
 
-    machines = _machines(question, platform)
+    machines = _machines(basis, platform)
     if is_fork:
         labels = [machines.forks or machines.fallback]
     elif build_variant.runner == "sanitizer":
@@ -286,7 +286,7 @@ def _build_machine(
 
     obstacle = None
     for label in labels:
-        obstacle = _obstacle(question, label)
+        obstacle = _obstacle(basis, label)
         if obstacle is None:
             return label
     raise DataError(
@@ -296,20 +296,20 @@ def _build_machine(
 
 
 def choose_machine(
-    question: Question,
+    basis: PlanBasis,
     family: FamilyOnPlatform,
     job: str,
     *,
     several_gpus: bool = False,
 ) -> ChosenMachine | NoMachine:
     """Return which machines with a family's GPU, or with several of them, test a job."""
-    requested_label = question.inputs.test_runner(family.platform)
+    requested_label = basis.inputs.test_runner(family.platform)
     if requested_label is not None:
-        _refuse_unserved(question, requested_label, f"{family.platform}_test_runner")
+        _refuse_label_without_machine(basis, requested_label, f"{family.platform}_test_runner")
         return ChosenMachine(label=requested_label, note="the input")
 
-    runner = question.data.runners.find_runner(family.name, family.platform)
-    kernel = question.labels.kernel
+    runner = basis.data.runners.find_runner(family.name, family.platform)
+    kernel = basis.labels.kernel
     candidates: Sequence[str | None]
     if several_gpus:
         candidates = [runner.several_gpus]
@@ -322,41 +322,41 @@ def choose_machine(
         reason = f"no machine has {family.words}"
 
     labels = [label for label in candidates if label is not None]
-    obstacles = {label: _obstacle(question, label) for label in labels}
+    obstacles = {label: _obstacle(basis, label) for label in labels}
     usable_labels = [label for label, obstacle in obstacles.items() if obstacle is None]
     if not usable_labels:
         reasons = [obstacle for obstacle in obstacles.values() if obstacle is not None]
         return NoMachine(reason=reasons[0] if reasons else reason)
 
     # The same run chooses the same machines at every attempt.
-    digest = files.sha256_text(f"{question.run_id} {job} {family.platform} {family.name}")
+    digest = files.sha256_text(f"{basis.run_id} {job} {family.platform} {family.name}")
     number = int(digest[:8], 16) % len(usable_labels)
     return ChosenMachine(label=usable_labels[number])
 
 
 def choose_rocm_machine(
-    question: Question,
+    basis: PlanBasis,
     family: FamilyOnPlatform,
 ) -> ChosenMachine | NoMachine:
     """Return which machines test ROCm's packages: after a merge some without a GPU if need be."""
-    machine = choose_machine(question, family, "test_rocm")
+    machine = choose_machine(basis, family, "test_rocm")
     if isinstance(machine, ChosenMachine):
         return machine
-    if question.labels.kernel is not None or not question.tests_without_gpu:
+    if basis.labels.kernel is not None or not basis.tests_without_gpu:
         return machine
 
-    without_gpu = _machines(question, family.platform).without_gpu
-    if without_gpu is None or _obstacle(question, without_gpu) is not None:
+    without_gpu = _machines(basis, family.platform).without_gpu
+    if without_gpu is None or _obstacle(basis, without_gpu) is not None:
         return machine
     return ChosenMachine(label=without_gpu, note=f"{machine.reason}, so without a GPU")
 
 
-def _obstacle(question: Question, label: str) -> str | None:
-    return question.data.runners.obstacle(label, question.event.owner)
+def _obstacle(basis: PlanBasis, label: str) -> str | None:
+    return basis.data.runners.obstacle(label, basis.event.owner)
 
 
-def _machines(question: Question, platform: Platform) -> Machines:
-    machines = question.data.runners.machines
+def _machines(basis: PlanBasis, platform: Platform) -> Machines:
+    machines = basis.data.runners.machines
     if platform not in machines:
         raise DataError(
             f"No machine builds on {platform}.",
@@ -365,15 +365,15 @@ def _machines(question: Question, platform: Platform) -> Machines:
     return machines[platform]
 
 
-def _refuse_unserved(question: Question, label: str, name: str) -> None:
+def _refuse_label_without_machine(basis: PlanBasis, label: str, name: str) -> None:
     """Refuse a label of an input whose jobs would never start."""
-    obstacle = _obstacle(question, label)
+    obstacle = _obstacle(basis, label)
     if obstacle is None:
         return
 
-    runners = question.data.runners
+    runners = basis.data.runners
     known_labels = [*runners.github, *runners.self_hosted]
-    usable_labels = [known_label for known_label in known_labels if _obstacle(question, known_label) is None]
+    usable_labels = [known_label for known_label in known_labels if _obstacle(basis, known_label) is None]
     raise UsageError(
         f"The input {name!r}: {obstacle}: its jobs would queue forever. {nearest(label, usable_labels)}"
     )

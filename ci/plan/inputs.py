@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from ci.plan.data import Data, Families, Names, TestType
+from ci.plan.data import Families, Names, PlanData, TestType
 from core.cli.options import RELEASE_TYPES
 from core.data import Model, data_file
 from core.errors import UsageError, nearest
@@ -25,12 +25,12 @@ NONE = "none"
 BUILD_PYTORCH = "build:pytorch"
 SKIP = "ci:skip"
 ALL_FAMILIES = "ci:run-all-archs"
-TEST = "test:"
+TEST_PREFIX = "test:"
 
-_TEST_FILTER = "test_filter:"
-_TEST_RUNNER = "test_runner:"
-_FAMILY = "gfx"
-_PREFIXES = ("build:", "ci:", TEST, _TEST_FILTER, _TEST_RUNNER, _FAMILY)
+_TEST_FILTER_PREFIX = "test_filter:"
+_TEST_RUNNER_PREFIX = "test_runner:"
+_FAMILY_PREFIX = "gfx"
+_PREFIXES = ("build:", "ci:", TEST_PREFIX, _TEST_FILTER_PREFIX, _TEST_RUNNER_PREFIX, _FAMILY_PREFIX)
 
 # A label may have one of these behind the first part of a family's name.
 _SUFFIXES = ("linux", "windows", "dcgpu", "dgpu", "igpu", "all")
@@ -150,7 +150,7 @@ class Labels:
         labels = [
             *self.families.values(),
             *self.variants.values(),
-            *(f"{TEST}{name}" for name in self.tests),
+            *(f"{TEST_PREFIX}{name}" for name in self.tests),
         ]
         return labels[0] if labels else None
 
@@ -232,7 +232,8 @@ def _read_names(alias: str, value: Any) -> Names:  # noqa: ANN401 - of a payload
                 names.append(name)
 
     for name in names:
-        bare_name = name.removeprefix(TEST)
+        # A test may be named by its label, too: test:torch.
+        bare_name = name.removeprefix(TEST_PREFIX)
         if not _PATTERNS["value"].fullmatch(bare_name):
             raise UsageError(f"The input {alias!r} is {bare_name!r}: not a valid name.")
     return tuple(names)
@@ -249,22 +250,22 @@ def _read_families(alias: str, value: Any) -> Names:  # noqa: ANN401 - of a payl
     return names
 
 
-def read_labels(labels: Iterable[str], data: Data) -> Labels:
+def read_labels(labels: Iterable[str], plan_data: PlanData) -> Labels:
     """Read the labels of a pull request."""
     all_labels = sorted({label.lower() for label in labels})
     our_labels = [label for label in all_labels if label.startswith(_PREFIXES)]
-    ci_labels = known_labels(data)
+    ci_labels = known_labels(plan_data)
 
     families: dict[str, str] = {}
     for label in our_labels:
-        if label.startswith(_FAMILY):
-            families.setdefault(named_family(label, data.families, noun="label"), label)
+        if label.startswith(_FAMILY_PREFIX):
+            families.setdefault(named_family(label, plan_data.families, noun="label"), label)
         elif label not in ci_labels:
             raise UsageError(f"Unknown label {label!r}. {nearest(label, ci_labels)}")
 
     variants: dict[str, str] = {}
     for label in our_labels:
-        for name, variant in data.families.variants.items():
+        for name, variant in plan_data.families.variants.items():
             if variant.label == label:
                 variants[name] = label
 
@@ -280,31 +281,31 @@ def read_labels(labels: Iterable[str], data: Data) -> Labels:
         build_pytorch=BUILD_PYTORCH in our_labels,
         families=families,
         variants=variants,
-        tests=tuple(name for name in data.triggers.tests if f"{TEST}{name}" in our_labels),
-        test_filter=_value_of(_TEST_FILTER, get_args(TestType), our_labels),
-        kernel=_value_of(_TEST_RUNNER, sorted(kernels(data)), our_labels),
+        tests=tuple(name for name in plan_data.triggers.tests if f"{TEST_PREFIX}{name}" in our_labels),
+        test_filter=_value_of(_TEST_FILTER_PREFIX, get_args(TestType), our_labels),
+        kernel=_value_of(_TEST_RUNNER_PREFIX, sorted(kernels(plan_data)), our_labels),
         notes=tuple(notes),
     )
 
 
-def known_labels(data: Data) -> Sequence[str]:
+def known_labels(plan_data: PlanData) -> Sequence[str]:
     """Return every label that CI knows, those of families last."""
-    variants = data.families.variants.values()
+    variants = plan_data.families.variants.values()
     labels = [BUILD_PYTORCH, SKIP, ALL_FAMILIES]
     labels += [variant.label for variant in variants if variant.label is not None]
-    labels += [f"{TEST}{name}" for name in data.triggers.tests]
-    labels += [f"{_TEST_FILTER}{test_type}" for test_type in get_args(TestType)]
-    labels += [f"{_TEST_RUNNER}{kernel}" for kernel in sorted(kernels(data))]
+    labels += [f"{TEST_PREFIX}{name}" for name in plan_data.triggers.tests]
+    labels += [f"{_TEST_FILTER_PREFIX}{test_type}" for test_type in get_args(TestType)]
+    labels += [f"{_TEST_RUNNER_PREFIX}{kernel}" for kernel in sorted(kernels(plan_data))]
 
-    families = set(data.families.families) - {CPU}
+    families = set(plan_data.families.families) - {CPU}
     labels += sorted({_first_part(gpu_family) for gpu_family in families})
     return labels
 
 
-def kernels(data: Data) -> set[str]:
+def kernels(plan_data: PlanData) -> set[str]:
     """Return the kernels that some machine has."""
     names: set[str] = set()
-    for platforms in data.runners.families.values():
+    for platforms in plan_data.runners.families.values():
         for runner in platforms.values():
             names.update(runner.kernels)
     return names
@@ -333,28 +334,28 @@ def _similar_label(label: str, ci_labels: Sequence[str]) -> str | None:
     return matches[0] if matches else None
 
 
-def named_family(text: str, data: Families, *, noun: str) -> str:
+def named_family(text: str, families: Families, *, noun: str) -> str:
     """Return a family by its name, the name's first part, or a gfx target of it.
 
     A text that names none is refused as an unknown `noun`.
     """
     lower_text = text.lower()
-    names = {gpu_family.lower(): gpu_family for gpu_family in data.families}
+    names = {gpu_family.lower(): gpu_family for gpu_family in families.families}
     if lower_text in names:
         return names[lower_text]
 
-    short_names = {_first_part(gpu_family): gpu_family for gpu_family in data.families}
+    short_names = {_first_part(gpu_family): gpu_family for gpu_family in families.families}
     first_part, dash, suffix = lower_text.partition("-")
     if not dash or suffix in _SUFFIXES:
         if first_part in short_names:
             return short_names[first_part]
-        for gpu_family in data.families:
+        for gpu_family in families.families:
             if first_part in family(gpu_family).targets:
                 return gpu_family
 
     if lower_text in {gpu_family.lower() for gpu_family in all_families()}:
-        raise UsageError(f"CI does not build the {noun} {text!r}. {nearest(text, data.families)}")
-    suggestion = nearest(text, {*data.families, *short_names})
+        raise UsageError(f"CI does not build the {noun} {text!r}. {nearest(text, families.families)}")
+    suggestion = nearest(text, {*families.families, *short_names})
     raise UsageError(f"Unknown {noun} {text!r}. {suggestion}")
 
 

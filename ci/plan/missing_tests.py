@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from ci.plan.data import Test
-from ci.plan.inputs import TEST
+from ci.plan.inputs import TEST_PREFIX
 from core.run import Platform
 from core.run.plan import LeftOut, Plan
 
@@ -14,7 +14,7 @@ def notes_on_missing_tests(
 ) -> Iterator[str]:
     """Yield a note for each requested test that no job runs, on any platform that it is requested for."""
     for label, platforms in _platforms_by_label(plan).items():
-        test = tests[label.removeprefix(TEST)]
+        test = tests[label.removeprefix(TEST_PREFIX)]
         if not _is_run(plan, test, platforms):
             reason = _reason(plan, test, platforms)
             yield f"{label} is requested, and no job runs it: {reason}; {_worth_of(plan)}"

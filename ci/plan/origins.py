@@ -79,11 +79,12 @@ def completed(
         if indexed_origin is None:
             jobs.append(job)
         elif job.stage.endswith("rocm"):
-            row = LeftOut(
-                what=f"{job.stage}, {job.artifact_group} on {job.platform}",
-                reason=f"ROCm {indexed_origin.version} comes from {indexed_origin.index_url}",
+            left_out.append(
+                LeftOut(
+                    what=f"{job.stage}, {job.artifact_group} on {job.platform}",
+                    reason=f"ROCm {indexed_origin.version} comes from {indexed_origin.index_url}",
+                )
             )
-            left_out.append(row)
         else:
             sessions = tuple(session for session in job.sessions if session not in _PACKAGING)
             jobs.append(job.model_copy(update={"sessions": sessions}))
@@ -282,22 +283,20 @@ class Search:
         if build_variant not in runs.workflows:
             raise MissingInputError(f"No workflow of {runs.repository} is known to build {build_variant}.")
         workflow = runs.workflows[build_variant]
-        origins_by_run: dict[str, tuple[RocmOrigin, ...]] = {}
 
-        def has_every_group(run: Run) -> bool:
+        def find_origins(run: Run) -> tuple[RocmOrigin, ...] | None:
             # A fork's branch may be called main, too.
             if run.fork:
-                return False
+                return None
             try:
-                origins_by_run[run.run_id] = self._origins_in_run(
+                return self._origins_in_run(
                     run.run_id,
                     groups,
                     fork=False,
                     reason=f"the newest run of {workflow} that has every family, {run.created}",
                 )
             except (MissingInputError, ArtifactError):
-                return False
-            return True
+                return None
 
         query = RunQuery(
             repository=runs.repository,
@@ -305,8 +304,8 @@ class Search:
             branch=runs.branch,
             require_successful=self.data.require_successful,
         )
-        newest_run = find_run(self.github, query, has_every_group)
-        return origins_by_run[newest_run.run_id]
+        _newest_run, origins = find_run(self.github, query, find_origins)
+        return origins
 
     def _origins_in_run(
         self,
@@ -325,10 +324,10 @@ class Search:
 
         origins: list[RocmOrigin] = []
         for platform in dict.fromkeys(group.platform for group in groups):
-            place = self._place(run_id, repository, store, platform, fork=fork)
+            run_artifacts = self._find_run_artifacts(run_id, repository, store, platform, fork=fork)
             artifacts_by_group = {
                 group: artifacts.choose_artifacts(
-                    place.artifacts, family(group.gpu_family), where=place.where
+                    run_artifacts.artifacts, family(group.gpu_family), where=run_artifacts.where
                 )
                 for group in groups
                 if group.platform == platform
@@ -336,7 +335,7 @@ class Search:
             required_artifacts: set[artifacts.Artifact] = set()
             for group_artifacts in artifacts_by_group.values():
                 required_artifacts.update(group_artifacts)
-            digests = artifacts.read_digests(place.store, required_artifacts)
+            digests = artifacts.read_digests(run_artifacts.store, required_artifacts)
 
             for group, group_artifacts in artifacts_by_group.items():
                 names = [artifact.name.filename for artifact in group_artifacts]
@@ -345,16 +344,17 @@ class Search:
                     artifact_group=group.artifact_group,
                     run_id=run_id,
                     repository=repository,
-                    store=place.store_name,
-                    external_repo=place.external_repo,
+                    store=run_artifacts.store_name,
+                    external_repo=run_artifacts.external_repo,
                     artifacts={name: digests[name] for name in names},
+                    # A run has artifacts of no version: its packages get the one that is requested.
                     version=self.requested.version,
                     reason=reason,
                 )
                 origins.append(origin)
         return tuple(origins)
 
-    def _place(
+    def _find_run_artifacts(
         self,
         run_id: str,
         repository: str,
@@ -362,9 +362,9 @@ class Search:
         platform: Platform,
         *,
         fork: bool,
-    ) -> artifacts.Place:
+    ) -> artifacts.RunArtifacts:
         common = replace(self.common, run_id=run_id, platform=platform)
-        return artifacts.find_place(common, store, repository, fork=fork)
+        return artifacts.find_run_artifacts(common, store, repository, fork=fork)
 
     # --- Release indexes ---------------------------------------------------------------------
 

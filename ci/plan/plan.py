@@ -1,4 +1,4 @@
-"""The plan of a run, a pure function of a `Question`: which sessions run where, and what is left out."""
+"""The plan of a run, a pure function of a `PlanBasis`: which sessions run where, and what is left out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ci.plan import decisions, families
 from ci.plan.data import MAX_HOSTED_MINUTES, Matrix, MatrixFile, Test, reaches
 from ci.plan.expansion import Combination, expand, parts_of_test, pythons_of_test
 from ci.plan.families import NoMachine
-from ci.plan.inputs import TEST
+from ci.plan.inputs import TEST_PREFIX
 from ci.plan.missing_tests import notes_on_missing_tests
 from core.cell import Cell
 from core.data import in_force
@@ -35,34 +35,34 @@ from pytorch_build.lock.versions import python_tag
 from rocm_packaging.packages.versions import compute
 
 if TYPE_CHECKING:
-    from ci.plan.decisions import Question
+    from ci.plan.decisions import PlanBasis
     from ci.plan.families import Build
     from pytorch_build.refs.torch_refs import TorchRef
 
 _PACKAGE_ROCM = ("build_rocm", "check_rocm")
 
 
-def plan(question: Question) -> Plan:
+def plan(basis: PlanBasis) -> Plan:
     """Return what a run does."""
-    trust = decisions.decide_trust(question)
-    uploads, store = decisions.decide_upload(question, trust)
-    pytorch = decisions.decide_pytorch(question)
-    test_type, test_type_reason = decisions.choose_test_type(question)
+    trust = decisions.decide_trust(basis)
+    uploads, store = decisions.decide_upload(basis, trust)
+    pytorch = decisions.decide_pytorch(basis)
+    test_type, test_type_reason = decisions.choose_test_type(basis)
 
-    chosen_families, families_left_out = families.choose_families(question)
-    if question.is_dispatch and not chosen_families:
+    chosen_families, families_left_out = families.choose_families(basis)
+    if basis.is_dispatch and not chosen_families:
         raise UsageError(
             "The dispatch names no GPU family, so nothing would be built.",
             hint="Give linux_amdgpu_families or windows_amdgpu_families: names, or all.",
         )
-    builds, builds_left_out = families.builds_of(question, chosen_families)
+    builds, builds_left_out = families.builds_of(basis, chosen_families)
 
     planner = _JobPlanner(
-        question=question,
+        basis=basis,
         pytorch=pytorch,
         upload=uploads,
         test_type=test_type,
-        test_labels=decisions.requested_tests(question),
+        test_labels=decisions.requested_tests(basis),
         left_out=[*families_left_out, *builds_left_out],
     )
     builds = planner.leave_out_without_rocm(builds)
@@ -73,7 +73,7 @@ def plan(question: Question) -> Plan:
         (job.platform, job.artifact_group) for job in planner.jobs if job.stage == "build_pytorch"
     }
     if pytorch.value and not groups_with_pytorch:
-        _refuse_missing_pytorch(question, planner.left_out)
+        _refuse_missing_pytorch(basis, planner.left_out)
         reason = f"{pytorch.reason}, but no family in the plan has it"
         pytorch = Decision(value=False, reason=reason)
 
@@ -83,33 +83,33 @@ def plan(question: Question) -> Plan:
         groups.append(build.group.model_copy(update={"build_pytorch": builds_pytorch}))
 
     whole_plan = Plan(
-        event=_plan_event(question),
+        event=_plan_event(basis),
         trusted=trust,
-        enable_build_jobs=decisions.decide_builds(question),
+        enable_build_jobs=decisions.decide_builds(basis),
         build_pytorch=pytorch,
         upload=uploads,
-        promote=decisions.decide_promotion(question, uploads, pytorch),
-        release_type=question.release_type,
+        promote=decisions.decide_promotion(basis, uploads, pytorch),
+        release_type=basis.release_type,
         test_type=test_type,
         test_type_reason=test_type_reason,
         test_labels=planner.test_labels,
         store=store,
-        rocm=_rocm_packages(question, is_brought_along=planner.ref_with_rocm is not None),
+        rocm=_rocm_packages(basis, is_brought_along=planner.ref_with_rocm is not None),
         variants=tuple(groups),
         jobs=tuple(planner.jobs),
         left_out=tuple(planner.left_out),
-        notes=tuple(_notes(question)),
+        notes=tuple(_notes(basis)),
     )
     matrices(whole_plan)  # refuses one with too many jobs
 
     if not whole_plan.enable_build_jobs.value:
         whole_plan = _without_builds(whole_plan)
-    notes = (*whole_plan.notes, *notes_on_missing_tests(whole_plan, question.data.triggers.tests))
+    notes = (*whole_plan.notes, *notes_on_missing_tests(whole_plan, basis.data.triggers.tests))
     return whole_plan.model_copy(update={"notes": notes})
 
 
-def _plan_event(question: Question) -> PlanEvent:
-    event = question.event
+def _plan_event(basis: PlanBasis) -> PlanEvent:
+    event = basis.event
     return PlanEvent(
         name=event.name,
         repository=event.repository,
@@ -121,18 +121,18 @@ def _plan_event(question: Question) -> PlanEvent:
 
 
 def _refuse_missing_pytorch(
-    question: Question,
+    basis: PlanBasis,
     left_out: Sequence[LeftOut],
 ) -> None:
     """Refuse a dispatch that requests PyTorch and would build none of it."""
-    inputs = question.inputs
+    inputs = basis.inputs
     names_pytorch = (
         inputs.build_pytorch
         or inputs.pytorch_git_refs
         or inputs.pytorch_python_versions
         or inputs.pytorch_components
     )
-    if not question.is_dispatch or not names_pytorch:
+    if not basis.is_dispatch or not names_pytorch:
         return
 
     message = "The dispatch requests PyTorch, and nothing of it can be built."
@@ -160,12 +160,12 @@ def _without_builds(whole_plan: Plan) -> Plan:
 
 
 def _rocm_packages(
-    question: Question,
+    basis: PlanBasis,
     *,
     is_brought_along: bool,
 ) -> RocmPackages:
     """Return what ROCm's packages are made of, as far as the event says it."""
-    inputs = question.inputs
+    inputs = basis.inputs
     requests_run = inputs.artifact_run_id is not None or inputs.use_prebuilt_artifacts
     if inputs.rocm_package_index_url is not None and requests_run:
         raise UsageError(
@@ -175,7 +175,7 @@ def _rocm_packages(
 
     version = inputs.rocm_package_version
     if version is None and not is_brought_along:
-        version = _next_rocm_version(question)
+        version = _next_rocm_version(basis)
     return RocmPackages(
         artifact_run_id=inputs.artifact_run_id,
         artifact_repository=inputs.artifact_repository,
@@ -187,37 +187,37 @@ def _rocm_packages(
     )
 
 
-def _next_rocm_version(question: Question) -> str | None:
+def _next_rocm_version(basis: PlanBasis) -> str | None:
     """Return the version that the run's own packages of ROCm get; None where the data has no base for it."""
-    base = question.data.triggers.rocm_base_version
+    base = basis.data.triggers.rocm_base_version
     if not base:
         return None
-    if question.release_type == "prerelease":
+    if basis.release_type == "prerelease":
         raise UsageError(
             "A prerelease does not say which candidate it is.",
             hint=f"Give the input rocm_package_version: {base}rc1, or the next one.",
         )
     return compute(
         base,
-        question.release_type,
-        commit=question.event.commit or "",
-        day=question.today,
+        basis.release_type,
+        commit=basis.event.commit or "",
+        day=basis.today,
     )
 
 
-def _notes(question: Question) -> Iterator[str]:
-    yield from question.notes
-    if question.changes.note is not None:
-        yield f"{question.changes.note}, so everything counts as changed"
-    yield from question.labels.notes
-    yield from families.notes_on_past_failures(question)
+def _notes(basis: PlanBasis) -> Iterator[str]:
+    yield from basis.notes
+    if basis.changes.note is not None:
+        yield f"{basis.changes.note}, so everything counts as changed"
+    yield from basis.labels.notes
+    yield from families.notes_on_past_failures(basis)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _JobPlanner:
     """Collects the jobs of a plan, and what is left out, build by build."""
 
-    question: Question
+    basis: PlanBasis
     pytorch: Decision
     upload: Decision
     test_type: str
@@ -250,7 +250,7 @@ class _JobPlanner:
     def add(self, build: Build) -> None:
         """Add the jobs of a family in a build variant."""
         pytorch_jobs: list[PlannedJob] = []
-        obstacle = families.obstacle_to_pytorch(self.question, build, self.pytorch)
+        obstacle = families.obstacle_to_pytorch(self.basis, build, self.pytorch)
         if obstacle is None:
             pytorch_jobs.extend(self._pytorch_jobs(build))
         else:
@@ -263,7 +263,7 @@ class _JobPlanner:
             self._add_rocm_test(build)
         for pytorch_job in pytorch_jobs:
             self._add_pytorch_test(build, pytorch_job)
-        for name, test in self.question.data.triggers.tests.items():
+        for name, test in self.basis.data.triggers.tests.items():
             if pytorch_jobs and test.stage == "test_torch":
                 self._add_torch_tests(build, pytorch_jobs, name, test)
 
@@ -294,7 +294,7 @@ class _JobPlanner:
     @property
     def ref_with_rocm(self) -> TorchRef | None:
         """The first ref, where all refs bring artifacts of ROCm along, as the sample does."""
-        refs = self.question.refs["linux"]
+        refs = self.basis.refs["linux"]
         for name in self._ref_names:
             if name not in refs or not refs[name].rocm_version:
                 return None
@@ -306,17 +306,17 @@ class _JobPlanner:
 
     @property
     def _ref_names(self) -> Sequence[str]:
-        return self.question.inputs.pytorch_git_refs or self._matrix.torch_refs
+        return self.basis.inputs.pytorch_git_refs or self._matrix.torch_refs
 
     @property
     def _pythons(self) -> Sequence[str]:
-        return self.question.inputs.pytorch_python_versions or self._matrix.pythons
+        return self.basis.inputs.pytorch_python_versions or self._matrix.pythons
 
     @property
     def _matrix(self) -> Matrix:
-        return self.question.data.matrix_of(
-            self.question.release_type,
-            names_pythons=bool(self.question.inputs.pytorch_python_versions),
+        return self.basis.data.matrix_of(
+            self.basis.release_type,
+            event_names_pythons=bool(self.basis.inputs.pytorch_python_versions),
         )
 
     def _pytorch_jobs(self, build: Build) -> Iterator[PlannedJob]:
@@ -372,20 +372,20 @@ class _JobPlanner:
         components = [
             name for name in ref.components if build.has_rocm or not COMPONENTS[name].serves_gpus_only
         ]
-        requested_components = set(self.question.inputs.pytorch_components)
+        requested_components = set(self.basis.inputs.pytorch_components)
         if not requested_components:
             return components
 
-        for component in self.question.inputs.pytorch_components:
+        for component in self.basis.inputs.pytorch_components:
             if component not in COMPONENTS:
                 raise UsageError(f"Unknown component {component!r}. {nearest(component, COMPONENTS)}")
-            row = LeftOut(
+            missing_component = LeftOut(
                 what=f"{component} of {ref.name}",
                 reason=f"not built on {build.group.platform}",
             )
             # Every Python and family lacks it, too.
-            if component not in ref.components and row not in self.left_out:
-                self.left_out.append(row)
+            if component not in ref.components and missing_component not in self.left_out:
+                self.left_out.append(missing_component)
 
         if not requested_components.intersection(components):
             return ()
@@ -396,14 +396,14 @@ class _JobPlanner:
         return [component for component in components if component in required_components]
 
     def _ref(self, name: str, platform: Platform) -> TorchRef:
-        refs = self.question.refs[platform]
+        refs = self.basis.refs[platform]
         if name in refs:
             return refs[name]
 
         message = f"Unknown torch ref {name!r}. {nearest(name, refs)}"
-        if self.question.inputs.pytorch_git_refs:
+        if self.basis.inputs.pytorch_git_refs:
             raise UsageError(message)
-        key = f"matrix.{MatrixFile.name_of(self.question.release_type)}.torch_refs"
+        key = f"matrix.{MatrixFile.name_of(self.basis.release_type)}.torch_refs"
         raise DataError(f"{in_force()[key].where}: {key}: {message}")
 
     # --- Tests -------------------------------------------------------------------------------
@@ -416,7 +416,7 @@ class _JobPlanner:
             self._leave_out(job_in_words, obstacle)
             return
 
-        machine = families.choose_rocm_machine(self.question, build.family)
+        machine = families.choose_rocm_machine(self.basis, build.family)
         if isinstance(machine, NoMachine):
             self._leave_out(job_in_words, machine.reason)
             return
@@ -447,7 +447,7 @@ class _JobPlanner:
             return
 
         machine = families.choose_machine(
-            self.question,
+            self.basis,
             build.family,
             f"test_pytorch {pytorch_job.torch_ref} {pytorch_job.python}",
         )
@@ -510,7 +510,7 @@ class _JobPlanner:
             return obstacle
 
         machine = families.choose_machine(
-            self.question,
+            self.basis,
             build.family,
             f"test_torch {test.config}",
             several_gpus=test.several_gpus,
@@ -526,7 +526,7 @@ class _JobPlanner:
         """Add a job for every part of upstream's tests, on machines that share the work."""
         for cell in parts_of_test(test, built_cell):
             machine = families.choose_machine(
-                self.question,
+                self.basis,
                 build.family,
                 f"test_torch {cell.torch_ref} {cell.python} {test.config} {cell.shard}",
                 several_gpus=test.several_gpus,
@@ -555,7 +555,7 @@ class _JobPlanner:
             return "its ROCm packages are expected to fail"
 
         tested_on = build.build_variant.tested_on
-        if tested_on and self.question.event.name not in tested_on:
+        if tested_on and self.basis.event.name not in tested_on:
             return f"{build.group.build_variant} is tested on {' and '.join(tested_on)} only"
         if not sessions:
             return f"none of its tests is of test type {self.test_type}"
@@ -566,24 +566,24 @@ class _JobPlanner:
 
     def _reaches_tests(self, build: Build) -> bool:
         # Where the event names a kernel, a machine with that kernel has the family.
-        if build.family.is_requested or self.question.labels.kernel is not None:
+        if build.family.is_requested or self.basis.labels.kernel is not None:
             return True
-        if self.question.is_dispatch:
+        if self.basis.is_dispatch:
             return reaches("nightly", build.family.tiers.tests)
-        tier, _reason = self.question.tier
+        tier, _reason = self.basis.tier
         return reaches(tier, build.family.tiers.tests)
 
     def _test_sessions(self, stage: Stage, platform: Platform) -> tuple[str, ...]:
         """Return the sessions of the tests of the test type, and of those that are requested."""
         sessions: list[str] = []
-        for name, test in self.question.data.triggers.tests.items():
+        for name, test in self.basis.data.triggers.tests.items():
             if test.stage == stage and self._is_wanted(name, test, platform):
                 sessions.append(test.session)
         return tuple(sessions)
 
     def _is_wanted(self, name: str, test: Test, platform: Platform) -> bool:
         """Return whether a test belongs to the test type, or is requested."""
-        is_requested = f"{TEST}{name}" in self.test_labels[platform]
+        is_requested = f"{TEST_PREFIX}{name}" in self.test_labels[platform]
         return is_requested or not test.types or self.test_type in test.types
 
     # --- What the plan has of a job ----------------------------------------------------------
@@ -604,7 +604,7 @@ class _JobPlanner:
             reason += f"; {self.pytorch.reason}"
 
         failure = families.expected_failure(
-            self.question,
+            self.basis,
             build.family,
             stage,
             cell.torch_ref,
@@ -612,7 +612,7 @@ class _JobPlanner:
         if failure is not None:
             reason += f"; expected to fail until {failure.until}: {failure.reason}"
 
-        is_hosted = self.question.data.runners.is_hosted(runner)
+        is_hosted = self.basis.data.runners.is_hosted(runner)
         if is_hosted and stage == "build_pytorch":
             reason += f"; GitHub ends a job on {runner} after six hours"
 
@@ -630,7 +630,7 @@ class _JobPlanner:
             config=cell.config,
             shard=cell.shard,
             hosted=is_hosted,
-            without_gpu=stage.startswith("test_") and not self.question.data.runners.has_gpu(runner),
+            without_gpu=stage.startswith("test_") and not self.basis.data.runners.has_gpu(runner),
             expect_failure=group.expect_failure or failure is not None,
             reason=reason,
         )

@@ -350,10 +350,10 @@ def find(
 
 
 def copy_files(
-    target: Store,
-    source: Store,
     source_keys: Mapping[AnyFile, str],
     *,
+    source: Store,
+    target: Store,
     jobs: int,
 ) -> int:
     """Copy files to their keys from those in another store, then their sidecars; return how many were new."""

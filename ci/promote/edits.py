@@ -29,8 +29,8 @@ _FIELD = re.compile(r"(?P<name>[A-Za-z0-9-]+):(?P<space>[ \t]*)(?P<value>.*?)(?P
 _END_OF_FIELDS = re.compile(r"\n\r?\n")
 
 _CLAUSE = re.compile(r"(?P<operator>===|==|~=|!=|<=|>=|<|>)(?P<space>\s*)(?P<version>[^\s,;()]+)")
-_FOLLOWING = frozenset({"===", "==", "~=", ">=", "<="})
-_PINNING = frozenset({"===", "=="})
+_FOLLOWING_OPERATORS = frozenset({"===", "==", "~=", ">=", "<="})
+_PINNING_OPERATORS = frozenset({"===", "=="})
 
 _REQUIRES = re.compile(r".*\.egg-info/requires\.txt")
 _SECTION = re.compile(r"\s*(?:\[.*|#.*)?")
@@ -245,9 +245,10 @@ def change_requirement(text: str, change: RocmChange) -> str:
         if version is None:
             return clause[0]
         changed_version = new_version(name, version, change)
-        if changed_version is not None and clause["operator"] in _FOLLOWING:
+        if changed_version is not None and clause["operator"] in _FOLLOWING_OPERATORS:
             return f"{clause['operator']}{clause['space']}{changed_version}"
-        if clause["operator"] in _PINNING and _is_of_another_rocm(name, version, change):
+        # What the change does not reach may stay, but not a pin to what another ROCm was built with.
+        if clause["operator"] in _PINNING_OPERATORS and _is_of_another_rocm(name, version, change):
             raise WheelError(
                 f"The requirement {text!r} is not on ROCm {change.old}.",
                 hint="A set is built against one ROCm version, and promoted as a whole.",

@@ -41,6 +41,7 @@ from pytorch_build.test.record import (
 )
 from rocm_packaging.packages.layouts import BOOTSTRAP, host_distribution, is_rocm
 
+# A void test says nothing for or against a wheel.
 Outcome = Literal["passed", "failed", "void"]
 
 
@@ -185,7 +186,7 @@ def _outcome(
     if record.status != "ok":
         return "failed", record.error or "no error message"
 
-    # `rocm-sdk test` counts checks.
+    # The totals of tests or, of `rocm-sdk test`, of checks.
     totals = details.tests or details.checks
     if totals is None:
         return "void", "its record holds no totals"

@@ -56,7 +56,7 @@ def carry_out(
     # Rewritten files lie where the release has them.
     is_rewritten = decision.from_version != ""
     source_keys = {file: file.key if is_rewritten else file.staged_key for file in decision.files}
-    new_count = documents.copy_files(store, source, source_keys, jobs=jobs)
+    new_count = documents.copy_files(source_keys, source=source, target=store, jobs=jobs)
 
     # Whatever the copies say: nothing is listed that did not arrive.
     absent_keys = missing_keys(store, decision)

@@ -217,15 +217,15 @@ def plan_staging(
 
 def stage_group(
     run_store: Store,
-    store: Store,
+    distribution_store: Store,
     record: StagingRecord,
     *,
     jobs: int = parallel.JOBS,
 ) -> int:
     """Copy wheels, sidecars, then the staging record; return how many were new. Pages are the caller's."""
     source_keys = {file: file.source_key for file in record.files}
-    new_count = documents.copy_files(store, run_store, source_keys, jobs=jobs)
-    _write_staging_record(store, record)
+    new_count = documents.copy_files(source_keys, source=run_store, target=distribution_store, jobs=jobs)
+    _write_staging_record(distribution_store, record)
     return new_count
 
 

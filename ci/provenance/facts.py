@@ -108,8 +108,8 @@ class BuildInputs(data.Model, extra="ignore"):
 
 def read_build_inputs(stored_record: StoredRecord) -> BuildInputs:
     """Read a record's inputs."""
-    place = f"{stored_record.document.key}, inputs"
-    return data.validated(stored_record.record.inputs, BuildInputs, where=place)
+    where = f"{stored_record.document.key}, inputs"
+    return data.validated(stored_record.record.inputs, BuildInputs, where=where)
 
 
 def builder_of(record: Record) -> Mapping[str, str]:
@@ -342,7 +342,7 @@ def _sources(
             annotations["ref"] = ref
         if source.diff:
             annotations["uncommitted_changes_sha256"] = source.diff
-        yield _commit(project, source.origin or source.tree, source.commit, annotations)
+        yield _commit(project, source.origin or source.tree, source.commit, annotations=annotations)
         if document is not None and ref is not None:
             yield ResourceDescriptor(
                 name=run.path(document.key),
@@ -351,17 +351,18 @@ def _sources(
 
     rocm_commit = record.details.get("commit")
     if record.stage == BUILD_ROCM and isinstance(rocm_commit, str) and rocm_commit:
-        yield _commit(ROCM_SOURCE, _ROCM_REPOSITORY, rocm_commit, {"role": SOURCE})
+        yield _commit(ROCM_SOURCE, _ROCM_REPOSITORY, rocm_commit, annotations={"role": SOURCE})
 
     builder = builder_of(record)
     if builder.get("commit"):
-        yield _commit("build system", builder["source"], builder["commit"], {})
+        yield _commit("build system", builder["source"], builder["commit"], annotations={})
 
 
 def _commit(
     name: str,
     origin: str,
     commit: str,
+    *,
     annotations: Mapping[str, str],
 ) -> ResourceDescriptor:
     return ResourceDescriptor(

@@ -69,28 +69,30 @@ class Buckets(RunBuckets, extra="forbid"):
 buckets = data_file(BUCKETS_FILE, Buckets)
 
 
-def access(data: Buckets, origin: Origin, release_type: str) -> Upload:
+def access(bucket_data: Buckets, origin: Origin, release_type: str) -> Upload:
     """Return where a run of a repository writes, and as which role."""
-    place = location(data, origin, release_type)
-    buckets_of_type = data.release_types[release_type]
+    bucket = location(bucket_data, origin, release_type)
+    buckets_of_type = bucket_data.release_types[release_type]
     role = buckets_of_type.role
-    if not is_own(data, origin) and buckets_of_type.external_bucket:
+    if not is_own(bucket_data, origin) and buckets_of_type.external_bucket:
         role = buckets_of_type.external_role
     if origin.fork:
         # GitHub gives a pull request from a fork no identity that a role could be assumed with.
         role = ""
-    return Upload(store=place.store, external_repo=place.external_repo, role=role, region=data.region)
+    return Upload(
+        store=bucket.store, external_repo=bucket.external_repo, role=role, region=bucket_data.region
+    )
 
 
-def server_writes_pages(data: Buckets, store: str) -> bool:
+def server_writes_pages(bucket_data: Buckets, store: str) -> bool:
     """Return whether the pages of runs in a store are left to the server behind its bucket."""
-    for release_type in data.release_types.values():
+    for release_type in bucket_data.release_types.values():
         addresses = {f"s3://{release_type.bucket}", f"s3://{release_type.external_bucket}"}
         if release_type.pages == "server" and store.rstrip("/") in addresses:
             return True
     return False
 
 
-def takes_samples(data: Buckets, release_type: str) -> bool:
+def takes_samples(bucket_data: Buckets, release_type: str) -> bool:
     """Return whether wheels of the sample are released so, and no others."""
-    return release_type in data.distributions and data.distributions[release_type].samples
+    return release_type in bucket_data.distributions and bucket_data.distributions[release_type].samples

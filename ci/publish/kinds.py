@@ -91,7 +91,7 @@ def artifact_batch(
 
     sidecars: dict[str, Document] = {}
     for file in local_files:
-        archives.parse_name(file.path.name)
+        archives.parse_name(file.path.name)  # refuses what is not named as an artifact is
         content = digest_files.get(file.key)
         if content is None:
             content = f"{file.sha256}\n".encode()

@@ -182,13 +182,13 @@ def _walk(folder: Path, omitted_paths: list[Path]) -> Iterator[Path]:
                     yield Path(entry.path)
 
 
-def require_addressable(place: str, names: Iterable[str]) -> None:
-    """Refuse names that no key can hold: bytes that are not UTF-8, and control characters."""
+def require_addressable(owner: str, names: Iterable[str]) -> None:
+    """Refuse names, of a folder or a run, that no key can hold: not UTF-8, or with control characters."""
     refused_names = [name for name in names if _UNADDRESSABLE.search(name)]
     if refused_names:
         listing = ", ".join(map(repr, refused_names))
         raise UsageError(
-            f"{place} has names with bytes that are not UTF-8, or control characters, which cannot be "
+            f"{owner} has names with bytes that are not UTF-8, or control characters, which cannot be "
             f"uploaded: {listing}.",
             hint="Rename or remove these files.",
         )

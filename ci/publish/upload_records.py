@@ -30,7 +30,7 @@ def record_of_wheels(
 ) -> Document:
     """Return the record of wheels and sdists that were uploaded from a folder."""
     keys = [wheel.key for wheel in wheels]
-    return _record(outputs, artifact_group, _step_name("", keys), wheels=wheels, details={})
+    return _record(outputs, artifact_group, _step_name(keys), wheels=wheels, details={})
 
 
 def record_of_files(
@@ -43,14 +43,15 @@ def record_of_files(
     objects: dict[str, object] = {}
     for file in local_files:
         objects[file.key] = {"size": file.size, "sha256": file.sha256}
-    step_name = _step_name(f"{kind}-", objects)
+    step_name = _step_name(objects, kind=kind)
     return _record(outputs, artifact_group, step_name, wheels=(), details={_OBJECTS: objects})
 
 
-def _step_name(kind: str, keys: Iterable[str]) -> str:
+def _step_name(keys: Iterable[str], *, kind: str | None = None) -> str:
     """Name an upload after its keys, so that another upload has another record."""
+    prefix = _STEP_PREFIX if kind is None else f"{_STEP_PREFIX}{kind}-"
     digest = files.sha256_text("\n".join(sorted(keys)))
-    return f"{_STEP_PREFIX}{kind}{digest[:16]}"
+    return f"{prefix}{digest[:16]}"
 
 
 def _record(

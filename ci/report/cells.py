@@ -155,16 +155,17 @@ def _make_progress(
         stages=(*stage_runs, *unrecorded_runs),
         line=make_time_line([*runs_before, *stage_runs]),
         wheels=len(wheels),
-        requirements=_requirements(wheels, [*runs_before, *stage_runs]),
+        requirements=_requirements_to_install(wheels, [*runs_before, *stage_runs]),
         lacking=lacking_files,
         elsewhere=pip_options,
     )
 
 
-def _requirements(wheels: Sequence[WheelRow], stage_runs: Sequence[StageRun]) -> tuple[str, ...]:
+def _requirements_to_install(wheels: Sequence[WheelRow], stage_runs: Sequence[StageRun]) -> tuple[str, ...]:
     """Return what installs a cell's wheels; nothing where a build failed, as they are older than it."""
     for stage_run in stage_runs:
         is_build = stage_run.stage.startswith("build_")
+        # Of a build that has not run there are no older wheels.
         if is_build and stage_run.state not in {"ok", "missing"}:
             return ()
 

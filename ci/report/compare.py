@@ -152,22 +152,22 @@ def _tests_that_ran(page: RunPage, other_page: RunPage) -> Measurements:
 
 
 def _newly_failing_tests(kind: ChangeKind, previous_page: RunPage, page: RunPage) -> Iterator[PageChange]:
-    """Yield the tests that fail and did not, in places of which the run before names all failures.
+    """Yield the tests that fail and did not, of stages of which the run before names all failures.
 
     Of swapped pages, these are the tests that pass now.
     """
-    previous_failures = _failures_by_place(previous_page)
-    places = _places_with_all_failures(previous_page, previous_failures)
-    tests_of_places: dict[str, StageTests] = {}
+    previous_failures = _failures_by_stage_and_cell(previous_page)
+    listed_in_full = _stages_listed_in_full(previous_page, previous_failures)
+    tests_listed_in_full: dict[str, StageTests] = {}
     for tests in page.tests.runs:
-        if not tests.missing and tests.place in places:
-            tests_of_places[tests.place] = tests
+        if not tests.missing and tests.stage_and_cell in listed_in_full:
+            tests_listed_in_full[tests.stage_and_cell] = tests
 
     for case in page.tests.failures:
-        for place in case.cells:
-            if place not in tests_of_places or (place, case.test) in previous_failures:
+        for stage_and_cell in case.cells:
+            if stage_and_cell not in tests_listed_in_full or (stage_and_cell, case.test) in previous_failures:
                 continue
-            tests = tests_of_places[place]
+            tests = tests_listed_in_full[stage_and_cell]
             yield PageChange(
                 kind=kind,
                 cell=tests.cell,
@@ -178,20 +178,20 @@ def _newly_failing_tests(kind: ChangeKind, previous_page: RunPage, page: RunPage
             )
 
 
-def _failures_by_place(page: RunPage) -> set[tuple[str, str]]:
+def _failures_by_stage_and_cell(page: RunPage) -> set[tuple[str, str]]:
     """Return the tests that failed, each with its stage and cell."""
     failures: set[tuple[str, str]] = set()
     for case in page.tests.failures:
-        for place in case.cells:
-            failures.add((place, case.test))
+        for stage_and_cell in case.cells:
+            failures.add((stage_and_cell, case.test))
     return failures
 
 
-def _places_with_all_failures(page: RunPage, failures: set[tuple[str, str]]) -> set[str]:
-    """Return the places of which a page names as many failures as there were."""
-    counts = Counter(place for place, _ in failures)
-    places: set[str] = set()
+def _stages_listed_in_full(page: RunPage, failures: set[tuple[str, str]]) -> set[str]:
+    """Return the stages and cells of which a page names as many failures as there were."""
+    counts = Counter(stage_and_cell for stage_and_cell, _ in failures)
+    listed_in_full: set[str] = set()
     for tests in page.tests.runs:
-        if not tests.missing and tests.failed_count == counts[tests.place]:
-            places.add(tests.place)
-    return places
+        if not tests.missing and tests.failed_count == counts[tests.stage_and_cell]:
+            listed_in_full.add(tests.stage_and_cell)
+    return listed_in_full

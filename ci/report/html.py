@@ -63,7 +63,7 @@ def render(page: RunPage) -> str:
         matrix=make_matrix(page.cells),
         cells={cell.name: cell for cell in page.cells},
         groups={group.name: group for group in page.groups},
-        results={tests.place: tests for tests in page.tests.runs},
+        results={tests.stage_and_cell: tests for tests in page.tests.runs},
     )
 
 
@@ -83,20 +83,20 @@ def make_matrix(cells: Sequence[CellProgress]) -> Matrix:
     """Lay cells out: a row a ref and Python, a column an artifact group."""
     cells_by_row: dict[RefAndPython, dict[str, CellProgress]] = defaultdict(dict)
     for cell in cells:
-        name = cell.name
-        row = (name.torch_ref or "", name.python_tag or "")
-        cells_by_row[row][name.artifact_group or ""] = cell
+        group_cell = cell.name
+        row_key = (group_cell.torch_ref or "", group_cell.python_tag or "")
+        cells_by_row[row_key][group_cell.artifact_group or ""] = cell
 
     artifact_groups = _artifact_groups(cells)
     matrix: dict[RefAndPython, Sequence[CellProgress | None]] = {}
-    for row in sorted(cells_by_row, key=_order_of_row):
-        cells_of_row = cells_by_row[row]
-        matrix[row] = [cells_of_row.get(artifact_group) for artifact_group in artifact_groups]
+    for row_key in sorted(cells_by_row, key=_natural_keys):
+        cells_of_row = cells_by_row[row_key]
+        matrix[row_key] = [cells_of_row.get(artifact_group) for artifact_group in artifact_groups]
     return matrix
 
 
-def _order_of_row(row: RefAndPython) -> tuple[NaturalKey, NaturalKey]:
-    torch_ref, python_tag = row
+def _natural_keys(row_key: RefAndPython) -> tuple[NaturalKey, NaturalKey]:
+    torch_ref, python_tag = row_key
     return natural_key(torch_ref), natural_key(python_tag)
 
 
@@ -178,8 +178,8 @@ def _moment(started: str) -> tuple[str, str]:
     return moment.isoformat(), text.lstrip("0")
 
 
-def _part_of_line(seconds: float, line: TimeLine) -> str:
-    percent = round(seconds / line.length * 100, 2)
+def _part_of_line(seconds: float, time_line: TimeLine) -> str:
+    percent = round(seconds / time_line.length * 100, 2)
     return f"{percent}%"
 
 

@@ -142,7 +142,7 @@ class TimeLine:
     ticks: tuple[Tick, ...] = ()
 
     @property
-    def path(self) -> Sequence[Bar]:
+    def critical_path(self) -> Sequence[Bar]:
         """The critical path."""
         return [bar for bar in self.bars if bar.critical]
 
@@ -152,6 +152,7 @@ class CellProgress:
     """How far a cell of the matrix came.
 
     Attributes:
+        line: When its stages ran. The name is a key of ``report --json``.
         requirements: What installs its wheels; none where a build of it failed.
         lacking: The files that these need and the run does not hold.
         elsewhere: The options of pip's that say where those files are.
@@ -309,7 +310,7 @@ class StageTests:
     missing: str = ""
 
     @property
-    def place(self) -> str:
+    def stage_and_cell(self) -> str:
         """The stage and cell, as the tests that are listed name it."""
         return f"{self.stage} {cell_text(self.cell)}".strip()
 

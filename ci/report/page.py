@@ -98,19 +98,20 @@ def _list_builds(facts: RunFacts) -> tuple[tuple[BuildRow, ...], Sequence[Report
                 continue
             cell = cell_of_record(group.name, record)
             try:
-                build = _read_build(cell, record, record.details)
+                build = _read_build(cell, record, details=record.details)
             except ValidationError as error:
                 first_error = error.errors()[0]
                 path = ".".join(str(part) for part in first_error["loc"])
                 message = f"details.{path}: {first_error['msg']}."
                 problems.append(ReportedProblem(where=f"{record.stage} {cell_text(cell)}", what=message))
-                build = _read_build(cell, record, {})
+                # The build is shown all the same, without what they say.
+                build = _read_build(cell, record, details={})
             builds.append(build)
     builds.sort(key=lambda build: (not build.failed, -build.seconds, build.cell, build.stage))
     return tuple(builds), problems
 
 
-def _read_build(cell: GroupCell, record: Record, details: Mapping[str, Any]) -> BuildRow:
+def _read_build(cell: GroupCell, record: Record, *, details: Mapping[str, Any]) -> BuildRow:
     """Return a build with what the details of its record say."""
     memory = details.get("memory")
     if isinstance(memory, dict) and "used" in memory:
@@ -155,7 +156,7 @@ def _list_problems(facts: RunFacts, runs_of_cells: StagesOfCells, tests: RunTest
         is_reported = (stage_tests.cell, stage_tests.stage) in reported
         if stage_tests.passed or stage_tests.missing or is_reported:
             continue
-        failures = [case for case in tests.failures if stage_tests.place in case.cells]
+        failures = [case for case in tests.failures if stage_tests.stage_and_cell in case.cells]
         problems.append(_problem_of_tests(stage_tests, failures))
 
     problems += facts.problems
@@ -184,7 +185,7 @@ def _problem_of_tests(stage_tests: StageTests, failures: Sequence[CaseRow]) -> R
     if not messages:
         messages = [*stage_tests.problems, "It failed."]
     return ReportedProblem(
-        where=stage_tests.place,
+        where=stage_tests.stage_and_cell,
         what=messages[0],
         around=tuple(messages) if len(messages) > 1 else (),
         again=failures[0].command if failures else "",

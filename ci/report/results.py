@@ -32,9 +32,9 @@ def merge_tests(facts: RunFacts) -> RunTests:
         for entry in group.tests:
             stage_tests = _stage_tests(group.name, entry)
             runs[stage_tests.cell, stage_tests.stage] = stage_tests
-            failures += _case_rows(entry.failures, stage_tests.place)
-            flaky += _case_rows(entry.flaky, stage_tests.place)
-            slowest += _case_rows(entry.slowest, stage_tests.place)
+            failures += _case_rows(entry.failures, stage_tests.stage_and_cell)
+            flaky += _case_rows(entry.flaky, stage_tests.stage_and_cell)
+            slowest += _case_rows(entry.slowest, stage_tests.stage_and_cell)
 
     for key, reason in _void_tests(facts).items():
         if key in runs:
@@ -76,7 +76,7 @@ def _order_of_outcome(outcome: str) -> tuple[int, str]:
     return len(OUTCOMES), outcome
 
 
-def _case_rows(entries: Iterable[CaseEntry], place: str) -> Sequence[CaseRow]:
+def _case_rows(entries: Iterable[CaseEntry], stage_and_cell: str) -> Sequence[CaseRow]:
     """Return tests of one cell."""
     return [
         CaseRow(
@@ -84,7 +84,7 @@ def _case_rows(entries: Iterable[CaseEntry], place: str) -> Sequence[CaseRow]:
             outcome=entry.outcome,
             line=entry.line,
             text=entry.text,
-            cells=(place,),
+            cells=(stage_and_cell,),
             seconds=entry.seconds,
             command=entry.command,
             rule=entry.rule,
@@ -112,12 +112,12 @@ def _merge_cells(rows: Iterable[CaseRow]) -> tuple[CaseRow, ...]:
 
     merged_rows: list[CaseRow] = []
     for same_rows in rows_of_tests.values():
-        places: list[str] = []
+        stages_and_cells: dict[str, None] = {}  # an ordered set
         for row in same_rows:
-            places += [place for place in row.cells if place not in places]
+            stages_and_cells.update(dict.fromkeys(row.cells))
         worst_row = max(same_rows, key=_severity)
         seconds = max(row.seconds for row in same_rows)
-        merged_rows.append(replace(worst_row, cells=tuple(places), seconds=seconds))
+        merged_rows.append(replace(worst_row, cells=tuple(stages_and_cells), seconds=seconds))
     return tuple(sorted(merged_rows, key=lambda row: (-len(row.cells), row.test)))
 
 

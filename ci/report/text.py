@@ -86,13 +86,13 @@ def make_markdown(page: RunPage) -> str:
 def _table_of_cells(page: RunPage) -> Table:
     rows: list[TextRow] = []
     for cell in page.cells:
-        path = [bar.stage for bar in cell.line.path]
+        critical_stages = [bar.stage for bar in cell.line.critical_path]
         row = (
             cell_text(cell.name),
             cell.state,
             str(cell.wheels),
             elapsed_words(cell.line),
-            " → ".join(path),
+            " → ".join(critical_stages),
             cell.reason,
         )
         rows.append(row)
@@ -168,7 +168,7 @@ def _row_of_tests(tests: StageTests) -> TextRow:
     else:
         verdict = "; ".join(tests.problems) or "failed"
     results = count_words(tests.totals)
-    return tests.place, results, duration(tests.seconds), verdict
+    return tests.stage_and_cell, results, duration(tests.seconds), verdict
 
 
 def _table_of_cases(title: str, cases: Sequence[CaseRow]) -> Table:

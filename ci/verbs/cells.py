@@ -142,7 +142,7 @@ def cells_by_session(
     for test in tests:
         if test.stage == TORCH_TESTS and matrix.test_type in test.types:
             cells[TORCH_TESTS] += _torch_tests(test, cells["build_torch"], platform)
-    _refuse_size(cells, platform)
+    _refuse_unusable_matrix(cells, platform)
     return cells
 
 
@@ -166,17 +166,17 @@ def _torch_tests(
             yield from parts_of_test(test, cell)
 
 
-def _refuse_size(
-    sessions: Mapping[str, Sequence[Cell]],
+def _refuse_unusable_matrix(
+    cells_by_session: Mapping[str, Sequence[Cell]],
     platform: Platform,
 ) -> None:
-    """Refuse a matrix without cells, which would pass in CI, and one with more than CI takes."""
-    if not any(sessions.values()):
+    """Refuse a matrix without cells, which would pass in CI, with one twice, or with more than CI takes."""
+    if not any(cells_by_session.values()):
         raise DataError(
             f"The matrix has no cell on {platform}.",
             hint=f"Name GPU families for {platform}.",
         )
-    for session, cells in sessions.items():
+    for session, cells in cells_by_session.items():
         if len(cells) > MAX_JOBS:
             raise DataError(
                 f"{session} has {len(cells)} cells on {platform}; a matrix of CI holds {MAX_JOBS}.",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ci.plan import data, events, inputs, outputs
-from ci.plan.decisions import DISPATCHES, Question
+from ci.plan.decisions import DISPATCHES, PlanBasis
 from ci.plan.events import Changes, Event
 from ci.plan.origins import with_rocm
 from ci.plan.plan import plan
@@ -183,7 +183,7 @@ def run(arguments: argparse.Namespace) -> None:
         _explain(arguments, common)
         return
 
-    event_plan = plan(question(arguments, common, environment()))
+    event_plan = plan(plan_basis(arguments, common, environment()))
     outputs.show(event_plan)
     if arguments.json:
         document = event_plan.model_dump(mode="json", by_alias=True)
@@ -217,7 +217,7 @@ def _explain(arguments: argparse.Namespace, common: Common) -> None:
     env = environment()
     event_plan: Plan | None = None
     if arguments.event or arguments.payload or env.get("GITHUB_EVENT_NAME"):
-        event_plan = plan(question(arguments, common, env))
+        event_plan = plan(plan_basis(arguments, common, env))
     outputs.explain(arguments.explain, event_plan, as_json=arguments.json)
 
 
@@ -244,11 +244,11 @@ def _store_plan(path: Path, completed_plan: Plan, common: Common) -> None:
         store.put_bytes(run_outputs.plan_key, content)
 
 
-def question(
+def plan_basis(
     arguments: argparse.Namespace,
     common: Common,
     env: Mapping[str, str],
-) -> Question:
+) -> PlanBasis:
     """Return everything that the plan follows from."""
     is_described = bool(arguments.event or arguments.payload)
     event = _described_event(arguments) if is_described else _current_event(arguments, env)
@@ -262,7 +262,7 @@ def question(
     if run_id == LOCAL_RUN and not is_described:
         run_id = env.get("GITHUB_RUN_ID", "")
 
-    return Question(
+    return PlanBasis(
         event=replace(event, labels=tuple(labels)),
         inputs=inputs.read_inputs(requested, exact=event.name in DISPATCHES),
         labels=inputs.read_labels(labels, ci_data),

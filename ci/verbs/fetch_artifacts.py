@@ -2,14 +2,13 @@
 
 import argparse
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ci.github import Run, RunQuery, find_run, from_environment
 from ci.plan import artifacts, data
-from ci.plan.artifacts import Fetched, Place
+from ci.plan.artifacts import Fetched, RunArtifacts
 from ci.plan.data import RocmData
 from core import console, files
 from core.cell import GroupCell
@@ -97,27 +96,29 @@ def run(arguments: argparse.Namespace) -> None:
     gpu_family = family(common.gpu_family or default_family(detect()))
     if gpu_family.name == CPU:
         raise UsageError("Family cpu has no ROCm artifacts.", hint="Give a GPU family with --gpu-family.")
-    common, place = _find_run(common, gpu_family, arguments)
+    common, family_artifacts = _find_run(common, gpu_family, arguments)
     group = arguments.artifact_group or group_name(gpu_family.name, common.build_variant)
     folder = arguments.output_dir or common.outputs.artifacts_folder(common.cache, group)
 
-    chosen_artifacts = artifacts.choose_artifacts(place.artifacts, gpu_family, where=place.where)
-    fetch_plan = artifacts.plan_fetch(place.store, chosen_artifacts, gpu_family, jobs=arguments.jobs)
+    store = family_artifacts.store
+    fetch_plan = artifacts.plan_fetch(store, family_artifacts.artifacts, gpu_family, jobs=arguments.jobs)
     pinned_digest = arguments.artifact_digest
     if pinned_digest and files.digest_of(fetch_plan.digests) != pinned_digest:
         raise ArtifactError(
-            f"The artifacts in {place.where} are not those that the plan pinned.",
+            f"The artifacts in {family_artifacts.where} are not those that the plan pinned.",
             hint="Plan the run again, or compare them with manifests/plan.json of its outputs.",
         )
     if common.dry_run:
-        rows = [(artifact.name.filename, console.size(artifact.size)) for artifact in chosen_artifacts]
+        rows = [
+            (artifact.name.filename, console.size(artifact.size)) for artifact in family_artifacts.artifacts
+        ]
         console.table(("artifact", "size"), rows)
     fetched: list[Fetched] = []
 
     def fetch() -> stage.StageResult:
         fetched.extend(
             artifacts.fetch(
-                place.store,
+                store,
                 fetch_plan,
                 folder.resolve(),
                 jobs=arguments.jobs,
@@ -137,7 +138,7 @@ def run(arguments: argparse.Namespace) -> None:
             cell=GroupCell(gpu_family=gpu_family.name),
         ),
         {
-            "from": place.where,
+            "from": family_artifacts.where,
             "folder": str(folder),
             "artifacts": fetch_plan.digests,
             "problems": dict(fetch_plan.problems),
@@ -179,38 +180,44 @@ def _find_run(
     common: Common,
     gpu_family: Family,
     arguments: argparse.Namespace,
-) -> tuple[Common, Place]:
-    """Return the options with the run whose outputs are written, and where the artifacts are."""
+) -> tuple[Common, RunArtifacts]:
+    """Return the options with the run whose outputs are written, and the family's artifacts."""
     rocm_data = data.rocm()
     if arguments.commit or arguments.latest:
-        return _query_run(common, gpu_family, arguments, rocm_data)
+        return _find_newest_run(common, gpu_family, arguments, rocm_data)
     run_id = arguments.artifact_run_id or common.run_id
-    return common, _find_place(common, arguments, rocm_data, run_id, fork=False)
+    return common, _find_family_artifacts(common, gpu_family, arguments, rocm_data, run_id, fork=False)
 
 
-def _find_place(
+def _find_family_artifacts(
     common: Common,
+    gpu_family: Family,
     arguments: argparse.Namespace,
     rocm_data: RocmData,
     run_id: str,
     *,
     fork: bool,
-) -> Place:
+) -> RunArtifacts:
+    """Return those of a run's artifacts that the family needs."""
     runs = rocm_data.artifact_runs(common.release_type)
-    return artifacts.find_place(
+    run_artifacts = artifacts.find_run_artifacts(
         replace(common, run_id=run_id),
         arguments.artifact_store or runs.store,
         arguments.artifact_repository or runs.repository,
         fork=fork,
     )
+    family_artifacts = artifacts.choose_artifacts(
+        run_artifacts.artifacts, gpu_family, where=run_artifacts.where
+    )
+    return replace(run_artifacts, artifacts=family_artifacts)
 
 
-def _query_run(
+def _find_newest_run(
     common: Common,
     gpu_family: Family,
     arguments: argparse.Namespace,
     rocm_data: RocmData,
-) -> tuple[Common, Place]:
+) -> tuple[Common, RunArtifacts]:
     """Return the newest run of a commit or branch that has the family's artifacts."""
     if common.run_id != LOCAL_RUN or arguments.artifact_run_id:
         option = "--artifact-run-id" if arguments.artifact_run_id else "--run-id"
@@ -232,14 +239,12 @@ def _query_run(
         branch="" if arguments.commit else branch,
         require_successful=arguments.require_successful,
     )
-    places: dict[str, Place] = {}
 
-    def has_artifacts(run: Run) -> bool:
-        with suppress(MissingInputError):
-            place = _find_place(common, arguments, rocm_data, run.run_id, fork=run.fork)
-            artifacts.choose_artifacts(place.artifacts, gpu_family, where=place.where)
-            places[run.run_id] = place
-        return run.run_id in places
+    def find_artifacts(run: Run) -> RunArtifacts | None:
+        try:
+            return _find_family_artifacts(common, gpu_family, arguments, rocm_data, run.run_id, fork=run.fork)
+        except MissingInputError:
+            return None
 
-    newest_run = find_run(from_environment(environment()), query, has_artifacts)
-    return replace(common, run_id=newest_run.run_id), places[newest_run.run_id]
+    newest_run, family_artifacts = find_run(from_environment(environment()), query, find_artifacts)
+    return replace(common, run_id=newest_run.run_id), family_artifacts

@@ -49,17 +49,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Mirror what is missing, and write the pages."""
-    data = mirror()
+    mirror_data = mirror()
     common = common_from(arguments)
     store = common.open_store()
     with console.group("Resolving what our wheels require"):
-        files_by_cell = resolve_needs(data, collect_needs(data, _groups_of_run(common, arguments)))
+        files_by_cell = resolve_needs(
+            mirror_data, collect_needs(mirror_data, _groups_of_run(common, arguments))
+        )
 
-    missing_by_cell = missing_files(data, store, files_by_cell)
+    missing_by_cell = missing_files(mirror_data, store, files_by_cell)
     count = _count(files_by_cell)
     missing_count = _count(missing_by_cell)
     console.say(
-        f"{count} files for Python {', '.join(data.pythons)} on {', '.join(data.platforms)}: "
+        f"{count} files for Python {', '.join(mirror_data.pythons)} on {', '.join(mirror_data.platforms)}: "
         f"{count - missing_count} are there, {missing_count} are missing."
     )
     if common.dry_run:
@@ -67,13 +69,13 @@ def run(arguments: argparse.Namespace) -> None:
         return
 
     if missing_by_cell:
-        new_files = mirror_files(data, store, missing_by_cell)
-        _write_record(common, data, store, new_files)
+        new_files = mirror_files(mirror_data, store, missing_by_cell)
+        _write_record(common, mirror_data, store, new_files)
         print_files(new_files)
-    update = write_index(store, data.prefix, source_of(data, store), title="Dependencies")
+    update = write_index(store, mirror_data.prefix, source_of(mirror_data, store), title="Dependencies")
     console.done(
-        f"mirror_deps: {update.file_count} files in {store.url}/{data.prefix}, {missing_count} of them new, "
-        f"{len(update.changed_pages)} pages written"
+        f"mirror_deps: {update.file_count} files in {store.url}/{mirror_data.prefix}, "
+        f"{missing_count} of them new, {len(update.changed_pages)} pages written"
     )
 
 
@@ -88,12 +90,12 @@ def _groups_of_run(common: Common, arguments: argparse.Namespace) -> Sequence[Ru
 
 
 def missing_files(
-    data: MirrorData,
+    mirror_data: MirrorData,
     store: Store,
     files_by_cell: Mapping[Cell, Sequence[Candidate]],
 ) -> Mapping[Cell, Sequence[Candidate]]:
     """Return the files that are not mirrored yet; refuse one that was mirrored with other bytes."""
-    digests = mirrored_digests(data, store)
+    digests = mirrored_digests(mirror_data, store)
     missing_by_cell: dict[Cell, list[Candidate]] = {}
     for cell, cell_files in files_by_cell.items():
         for file in cell_files:
@@ -101,17 +103,17 @@ def missing_files(
                 missing_by_cell.setdefault(cell, []).append(file)
             elif digests[file.name] != file.sha256:
                 raise StoreError(
-                    f"{store.url}/{key_of(data, file)} was mirrored with the digest {digests[file.name]}, "
-                    f"and the public index has {file.sha256} under that name.",
+                    f"{store.url}/{key_of(mirror_data, file)} was mirrored with the digest "
+                    f"{digests[file.name]}, and the public index has {file.sha256} under that name.",
                     hint="One of them was replaced. Find out which before anybody installs it.",
                 )
     return missing_by_cell
 
 
-def mirrored_digests(data: MirrorData, store: Store) -> Mapping[str, str]:
+def mirrored_digests(mirror_data: MirrorData, store: Store) -> Mapping[str, str]:
     """Return the digests of what was mirrored before, by file name."""
-    source = source_of(data, store)
-    files_by_record = source.read_records(list(source.list_records()), data.prefix)
+    source = source_of(mirror_data, store)
+    files_by_record = source.read_records(list(source.list_records()), mirror_data.prefix)
     digests: dict[str, str] = {}
     for recorded_files in files_by_record.values():
         for recorded_file in recorded_files:
@@ -132,7 +134,7 @@ def _show_missing(missing_by_cell: Mapping[Cell, Sequence[Candidate]]) -> None:
 
 def _write_record(
     common: Common,
-    data: MirrorData,
+    mirror_data: MirrorData,
     store: Store,
     new_files: Sequence[FileRecord],
 ) -> None:
@@ -147,5 +149,5 @@ def _write_record(
         files=tuple(sorted_files),
     )
     digest = files.digest_of([(file.name, file.sha256) for file in sorted_files])
-    key = f"{data.prefix}/manifests/mirror_deps-{digest[:16]}.json"
+    key = f"{mirror_data.prefix}/manifests/mirror_deps-{digest[:16]}.json"
     store.put_bytes(key, records.serialize(record))

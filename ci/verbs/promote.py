@@ -18,7 +18,7 @@ from ci.promote.policy import PromotionPolicy, decide, gates
 from ci.promote.version_change import RocmChange, final_of, keep_targets, rename_set
 from ci.publish.buckets import buckets
 from ci.verbs.cells import cells_by_session, load_matrix
-from ci.verbs.stage import add_distribution_store, distribution_store_of
+from ci.verbs.stage import add_distribution_options, distribution_store_of
 from core import console
 from core.cell import GroupCell
 from core.cli.options import (
@@ -71,7 +71,7 @@ COMMON_OPTIONS = (*GROUP_OPTIONS, *RUN_OPTIONS, "dry-run")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    add_distribution_store(parser)
+    add_distribution_options(parser)
     for title, options in _OPTIONS.items():
         group = parser.add_argument_group(title)
         for name, metavar, text in options:
@@ -394,15 +394,15 @@ def _show_plan(store: Store, decision: Decision) -> None:
     console.table((key_column, "size", "sha256", "from"), rows)
     _show_left_out(decision)
 
-    place = f"{store.url}/{documents.RELEASE}"
+    address = f"{store.url}/{documents.RELEASE}"
     file_count = len(decision.files)
     if is_done:
-        console.done(f"promote: already promoted, {file_count} files are in {place}")
+        console.done(f"promote: already promoted, {file_count} files are in {address}")
         return
     total_size = console.size(sum(file.size for file in decision.files))
     console.done(
-        f"promote: {file_count} files ({total_size}) and {sidecar_count} sidecars would be put into {place}, "
-        f"pages of {len(decision.artifact_groups)} families written"
+        f"promote: {file_count} files ({total_size}) and {sidecar_count} sidecars would be put into "
+        f"{address}, pages of {len(decision.artifact_groups)} families written"
     )
 
 

@@ -155,9 +155,9 @@ def distribution_stores_of(
 
 def _show_plan(plan: DeletionPlan) -> None:
     """Print what goes and what stays, and why."""
-    for verb, units in (("goes", plan.going), ("stays", plan.staying)):
+    for fate, deletion_units in (("goes", plan.going), ("stays", plan.staying)):
         rows: list[tuple[str, ...]] = []
-        for unit in units:
+        for unit in deletion_units:
             day = datetime.fromtimestamp(unit.modified, tz=UTC).date()
             rows.append((unit.name, str(len(unit.objects)), console.size(unit.size), str(day), unit.reason))
-        console.table((verb, "files", "size", "written", "why"), rows)
+        console.table((fate, "files", "size", "written", "why"), rows)

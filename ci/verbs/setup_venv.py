@@ -132,7 +132,9 @@ def run(arguments: argparse.Namespace) -> None:
     # What cannot be found is reported before anything is made.
     base_python = install.planned(arguments.venv, python=python, clean=arguments.clean)
     request = _request(common, arguments, base_python)
-    with install.opened_dependency_index(request.source.stored, arguments.deps_index_url) as dependency_index:
+    with install.opened_dependency_index(
+        request.source.stored, url=arguments.deps_index_url
+    ) as dependency_index:
         with console.group("Resolving"):
             chosen = install.choose(request, dependency_index, base_python)
         if common.dry_run:

@@ -36,7 +36,7 @@ COMMON_OPTIONS = (*GROUP_OPTIONS, *RUN_OPTIONS, "dry-run")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
-    add_distribution_store(parser)
+    add_distribution_options(parser)
     parser.add_argument(
         "--distributions",
         choices=("all", "rocm", "pytorch"),
@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_group(parser, default="the GPU family, else every one")
 
 
-def add_distribution_store(parser: argparse.ArgumentParser) -> None:
+def add_distribution_options(parser: argparse.ArgumentParser) -> None:
     """Declare what staging and promotion share: where users get wheels from, and for which platform."""
     parser.add_argument(
         "--distribution-store",
@@ -147,11 +147,11 @@ def _report(
 ) -> None:
     """Print what was staged of a group."""
     print_files(staging_record.files)
-    place = f"{store.url}/{documents.folder(documents.STAGING, staging_record.artifact_group)}"
+    address = f"{store.url}/{documents.folder(documents.STAGING, staging_record.artifact_group)}"
     file_count = len(staging_record.files)
     if is_dry_run:
-        console.done(f"stage: {new_count} of {file_count} files would be copied to {place}")
+        console.done(f"stage: {new_count} of {file_count} files would be copied to {address}")
     elif new_count:
-        console.done(f"stage: {file_count} files are in {place}, {new_count} of them new")
+        console.done(f"stage: {file_count} files are in {address}, {new_count} of them new")
     else:
-        console.done(f"stage: unchanged, {file_count} files are in {place}")
+        console.done(f"stage: unchanged, {file_count} files are in {address}")

@@ -185,6 +185,7 @@ def _take_unreadable_store_as_empty(common: Common) -> Common:
         return common
     try:
         if is_reachable(common.endpoint):
+            # Any request shows whether the store can be read.
             common.open_store().folders(common.outputs.prefix)
             return common
     except FatalError as problem:

@@ -74,7 +74,7 @@ class Work:
         )
 
 
-def perform(work: Work) -> records.Record | Pending:
+def build_wheel(work: Work) -> records.Record | Pending:
     """Build one wheel into the run's outputs, unless a record says that nothing has changed, or say why."""
 
     def make_wheels() -> stage.StageResult:

@@ -150,14 +150,14 @@ class _SccacheUse(CacheUse):
         }
         # What was done before the cache was given up.
         self._last_statistics: CacheStatistics | None = None
-        self._has_ended = threading.Event()
+        self._build_has_ended = threading.Event()
         self._endpoint: str | None = None
         self._server = self._start_server()
-        self._watcher = threading.Thread(
-            target=self._watch,
+        self._storage_watcher = threading.Thread(
+            target=self._watch_storage,
             daemon=True,
         )
-        self._watcher.start()
+        self._storage_watcher.start()
 
     @property
     def loss(self) -> str | None:
@@ -184,8 +184,8 @@ class _SccacheUse(CacheUse):
 
     def stop(self) -> None:
         """Stop the server, and what watches its storage."""
-        self._has_ended.set()
-        self._watcher.join()
+        self._build_has_ended.set()
+        self._storage_watcher.join()
         self._server.kill()
 
     def _start_server(self) -> process.Child:
@@ -230,7 +230,7 @@ class _SccacheUse(CacheUse):
                 raise ProcessError(f"it did not start within {_START_SECONDS:.0f} s.")
         return server
 
-    def _watch(self) -> None:
+    def _watch_storage(self) -> None:
         """Stop the server when its bucket falls silent: its clients would wait minutes for each file.
 
         They then compile by themselves what they wait for.
@@ -238,7 +238,7 @@ class _SccacheUse(CacheUse):
         if self._endpoint is None:
             return
         unanswered = 0
-        while not self._has_ended.wait(WATCH_SECONDS):
+        while not self._build_has_ended.wait(WATCH_SECONDS):
             if does_answer(self._endpoint, seconds=ANSWER_SECONDS):
                 unanswered = 0
                 continue

@@ -80,14 +80,22 @@ class ContainerSession:
 
 def session_command(engine: Engine, session: ContainerSession) -> tuple[str, ...]:
     """Return the command: the checkout and the mounts lie where they lie on the machine."""
-    data = load_container()
+    container = load_container()
     cache = session.root / CACHE
-    cache_variables = {variable: str(cache / folder) for variable, folder in sorted(data.caches.items())}
-    command = engine_command(engine, session, cache_variables, session.present.intersection(data.passed))
+    cache_variables = {variable: str(cache / folder) for variable, folder in sorted(container.caches.items())}
+    command = engine_command(engine, session, cache_variables, session.present.intersection(container.passed))
 
     tag = f"cp{session.python.replace('.', '')}"
-    script = f'export PATH="{data.python_bin.replace("{tag}", tag)}:$PATH"\n{data.script}'
-    command += [data.image, "bash", "-ec", script, "container", str(cache / "tool"), data.tool_python]
+    script = f'export PATH="{container.python_bin.replace("{tag}", tag)}:$PATH"\n{container.script}'
+    command += [
+        container.image,
+        "bash",
+        "-ec",
+        script,
+        "container",
+        str(cache / "tool"),
+        container.tool_python,
+    ]
     command += ["--session", session.name, "--force-pythons", session.python]
     command += ["--envdir", str(cache / "nox"), "--", *session.arguments]
     return tuple(command)
@@ -124,7 +132,7 @@ def engine_command(
     return command
 
 
-def outer_parser() -> argparse.ArgumentParser:
+def parser_of_options_outside() -> argparse.ArgumentParser:
     """Return a parser for the arguments that stay outside; a verb adds its own to the machine's Python."""
     parser = argparse.ArgumentParser(
         add_help=False,
@@ -134,11 +142,11 @@ def outer_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def inner_arguments(arguments: Sequence[str], outer: argparse.ArgumentParser) -> tuple[str, ...]:
-    """Return a session's arguments: a front door's without those that stay outside."""
+def arguments_inside(arguments: Sequence[str], outside_parser: argparse.ArgumentParser) -> tuple[str, ...]:
+    """Return the arguments of the session inside: a front door's without those that stay outside."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    _outer_arguments, session_arguments = outer.parse_known_args(arguments[:end])
-    return (*session_arguments, *arguments[end:])
+    _options_outside, other_arguments = outside_parser.parse_known_args(arguments[:end])
+    return (*other_arguments, *arguments[end:])
 
 
 def _paths_outside(arguments: Sequence[str], root: Path) -> tuple[Path, ...]:

@@ -18,7 +18,7 @@ from core.errors import DataError, MissingInputError
 from core.run import key_name
 from pytorch_build.build import machine
 from pytorch_build.build.compilers import Compiler, find_compilers
-from pytorch_build.build.toolchain import LICENSE, Provided, find_provided, load_toolchain
+from pytorch_build.build.toolchain import LICENSE, ToolchainParts, find_toolchain_parts, load_toolchain
 from pytorch_build.lock.versions import SETUP_FILES, adds_commit
 from pytorch_build.sdk import RocmSdk
 from pytorch_build.sources.git import Repository
@@ -85,7 +85,7 @@ class BuildFacts:
         python: The Python of the environment that the wheel is built in.
         tree_facts: What the tree says of its build.
         rocm: The ROCm in the environment; None for CPUs.
-        provided: What Windows' builds link or ship besides ROCm.
+        toolchain_parts: What Windows' builds link or ship besides ROCm.
         torch_version: The version of the torch in the environment; None where there is none.
         compiler_cache: What compilers are started through.
         compilers: The compilers for C and C++, by the variables that name them.
@@ -99,7 +99,7 @@ class BuildFacts:
     python: PurePath
     tree_facts: TreeFacts
     rocm: RocmSdk | None = None
-    provided: Provided
+    toolchain_parts: ToolchainParts
     torch_version: str | None = None
     compiler_cache: CompilerCache | None = None
     compilers: Mapping[str, Compiler] = field(default_factory=dict)
@@ -206,6 +206,7 @@ def _read_build_env(text: str, *, path: PurePath) -> Mapping[str, str]:
 
 def _git_suffix(tree: Path) -> str:
     """Return what triton's setup.py adds: the commit, except on a branch of a release."""
+    # setup.py asks the same: in a linked work tree, whose .git is a file, it adds nothing.
     if not (tree / ".git").is_dir():
         return ""
 
@@ -258,7 +259,7 @@ def observe_facts(
         python=request.target.executable,
         tree_facts=read_tree_facts(tree),
         rocm=rocm,
-        provided=find_provided(
+        toolchain_parts=find_toolchain_parts(
             common.cache,
             platform=request.platform,
             base_env=request.user_env,
@@ -302,7 +303,7 @@ def assume_facts(work: Work, tree_facts: TreeFacts) -> BuildFacts:
         python=python,
         tree_facts=tree_facts,
         rocm=_whole_sdk(work, site_packages),
-        provided=_assumed_parts(request, tree_facts),
+        toolchain_parts=_assumed_toolchain_parts(request, tree_facts),
         torch_version=work.inputs.version_of("torch"),
         compiler_cache=request.compiler_cache,
         compilers=known_compilers,
@@ -324,7 +325,7 @@ def name_assumptions(work: Work, facts: BuildFacts) -> Iterator[str]:
         if dependency.digest is None:
             yield f"{dependency.requirement} is among the run's outputs, or built before."
 
-    versions = needed_parts(request)
+    versions = versions_of_toolchain_parts(request)
     if versions:
         names = " and ".join(f"{name} {version}" for name, version in versions.items())
         yield f"The build provides {names} below .cache/toolchain, where they are not there yet."
@@ -359,20 +360,22 @@ def _whole_sdk(work: Work, site_packages: PurePath) -> RocmSdk | None:
     )
 
 
-def needed_parts(request: BuildRequest) -> Mapping[str, str]:
+def versions_of_toolchain_parts(request: BuildRequest) -> Mapping[str, str]:
     """Return the versions of the parts of the toolchain that a build provides, by name."""
-    if request.component.parts_needed is None:
+    if request.component.required_toolchain_parts is None:
         return {}
-    names = request.component.parts_needed(request.platform, {**request.user_env, **request.source.env})
+    names = request.component.required_toolchain_parts(
+        request.platform, {**request.user_env, **request.source.env}
+    )
     pins = load_toolchain()
     versions = {"libuv": pins.libuv.version, "openmp": pins.openmp.version}
     return {name: versions[name] for name in names}
 
 
-def _assumed_parts(request: BuildRequest, tree_facts: TreeFacts) -> Provided:
+def _assumed_toolchain_parts(request: BuildRequest, tree_facts: TreeFacts) -> ToolchainParts:
     """Return what builds for Windows provide; those on Linux need nothing of it."""
     if not request.platform.windows:
-        return Provided()
+        return ToolchainParts()
 
     checkout: PurePath = _CHECKOUT_ELSEWHERE["windows"]
     if request.is_for_this_platform:
@@ -381,9 +384,9 @@ def _assumed_parts(request: BuildRequest, tree_facts: TreeFacts) -> Provided:
     openmp = checkout / pins.openmp.folder(PurePath(".cache"))
     libuv = checkout / pins.libuv.folder(PurePath(".cache"))
     llvm = request.platform.find_variable(request.user_env, "LLVM_SYSPATH")
-    return Provided(
+    return ToolchainParts(
         openmp=openmp / pins.openmp.dll,
-        uv=libuv / pins.libuv.library,
+        libuv=libuv / pins.libuv.library,
         licenses={"llvm-openmp": openmp / LICENSE, "libuv": libuv / LICENSE},
         llvm=PureWindowsPath(llvm or f"C:/b/llvm-{tree_facts.llvm_hash[:8]}-windows-x64"),
     )

@@ -264,7 +264,7 @@ def _usable_disk(tree: Path, need: MachineNeed) -> float:
 
 def _compiler_problems(platform: Platform, env: Mapping[str, str]) -> Iterator[EnvironmentSetupError]:
     """Yield what is wrong with the compilers that variables name, or else with the usual ones."""
-    path = platform.find_variable(env, "PATH")
+    search_path = platform.find_variable(env, "PATH")
     commands = compiler_commands(platform, env)
     languages = {"CC": "C", "CXX": "C++"}
     if platform.windows:
@@ -277,7 +277,7 @@ def _compiler_problems(platform: Platform, env: Mapping[str, str]) -> Iterator[E
         is_cl = PureWindowsPath(command[0]).stem.lower() == "cl"
         version_option = "/?" if is_cl else "--version"
         try:
-            process.capture([*command, version_option], env=process.handed_on(PATH=path))
+            process.capture([*command, version_option], env=process.handed_on(PATH=search_path))
         except ProcessError as problem:
             reason = problem.message.splitlines()[0].rstrip(":.")
             hint = f"Install a {language} compiler, or name one in {variable}."
@@ -286,9 +286,9 @@ def _compiler_problems(platform: Platform, env: Mapping[str, str]) -> Iterator[E
             yield EnvironmentSetupError(f"No {language} compiler works: {reason}.", hint=hint)
 
 
-def _tool_version(program: str, path: str) -> str | None:
-    """Return the version of a program on a PATH; None where it is not there, or does not say."""
-    executable = process.which(program, path=path)
+def _tool_version(program: str, search_path: str) -> str | None:
+    """Return the version of a program, looked for on a PATH; None where it is not there, or does not say."""
+    executable = process.which(program, path=search_path)
     if executable is None:
         return None
     completed = process.capture([executable, "--version"], check=False)

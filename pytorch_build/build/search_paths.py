@@ -38,12 +38,14 @@ def rocm_folders(layout: Layout, family: str) -> tuple[str, ...]:
     )
 
 
-def search_paths(member: str, folders: Sequence[str], current_paths: Sequence[str] = ()) -> tuple[str, ...]:
+def search_paths(
+    member: str, search_folders: Sequence[str], current_paths: Sequence[str] = ()
+) -> tuple[str, ...]:
     """Return the DT_RPATH of a file: ROCm's folders, then its own, then what it leads to besides.
 
     Args:
         member: Where the file is installed, below site-packages; "" where it is installed elsewhere.
-        folders: ROCm's folders below site-packages; none for a wheel without ROCm.
+        search_folders: ROCm's folders below site-packages; none for a wheel without ROCm.
         current_paths: What the build left in the file.
     """
     relative_paths = rpath.relative(current_paths)
@@ -51,19 +53,19 @@ def search_paths(member: str, folders: Sequence[str], current_paths: Sequence[st
         return tuple(dict.fromkeys(relative_paths))
 
     own_folder = str(PurePosixPath(member).parent)
-    searched_folders = [*folders, own_folder]
+    folders = [*search_folders, own_folder]
     if own_folder == "torch":
-        searched_folders.append("torch/lib")
-    return tuple(dict.fromkeys((*rpath.ways(member, searched_folders), *relative_paths)))
+        folders.append("torch/lib")
+    return tuple(dict.fromkeys((*rpath.ways(member, folders), *relative_paths)))
 
 
 def changed_search_paths(
-    binaries: Mapping[str, Binary], folders: Sequence[str]
+    binaries: Mapping[str, Binary], search_folders: Sequence[str]
 ) -> Mapping[str, tuple[str, ...]]:
     """Return the files of a wheel whose search path has to change, with the new one."""
     changes: dict[str, tuple[str, ...]] = {}
     for name, binary in binaries.items():
-        paths = search_paths(path_in_site_packages(name), folders, binary.search)
+        paths = search_paths(path_in_site_packages(name), search_folders, binary.search)
         if binary.search == paths and (binary.is_rpath or not paths):
             continue
         # A static program needs no library, and stays as it is.
@@ -72,19 +74,22 @@ def changed_search_paths(
     return changes
 
 
-def find_search_paths(wheel: Path, folders: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+def find_search_paths(wheel: Path, search_folders: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
     """Return the members of a wheel whose search path has to change, with the new one."""
-    return changed_search_paths(read_members(wheel, _searching_members(wheel).values()), folders)
+    return changed_search_paths(read_members(wheel, _possible_elf_members(wheel).values()), search_folders)
 
 
-def set_search_paths(wheel: Path, folders: Sequence[str], *, epoch: int | None = None) -> Path:
-    """Set the search path of every ELF file of a wheel; only those that change are compressed again."""
-    changes = find_search_paths(wheel, folders)
+def set_search_paths(wheel: Path, search_folders: Sequence[str], *, epoch: int | None = None) -> Path:
+    """Set the search path of every ELF file of a wheel; only those that change are compressed again.
+
+    The wheel keeps its version. `epoch` is the time of the new members, in seconds since 1970.
+    """
+    changes = find_search_paths(wheel, search_folders)
     if not changes:
         return wheel
 
     console.echo(f"{wheel.name}: search paths of {console.counted(len(changes), 'file')} set")
-    members = _searching_members(wheel)
+    members = _possible_elf_members(wheel)
     with temporary.folder("rpaths", within=wheel.parent) as scratch:
         patched_members = tuple(
             _patched_member(wheel, members[name], paths, scratch) for name, paths in sorted(changes.items())
@@ -99,7 +104,7 @@ def set_search_paths(wheel: Path, folders: Sequence[str], *, epoch: int | None =
     return edited_wheel.path
 
 
-def _searching_members(wheel: Path) -> Mapping[str, ZipMember]:
+def _possible_elf_members(wheel: Path) -> Mapping[str, ZipMember]:
     """Return the members of a wheel that may have a search path, by name; those of Windows have none."""
     members: dict[str, ZipMember] = {}
     for member in require_listing(wheel).members:

@@ -25,7 +25,7 @@ from pytorch_build.build.execution import (
     install_requirements,
     record_metrics,
 )
-from pytorch_build.build.facts import needed_parts, observe_facts
+from pytorch_build.build.facts import observe_facts, versions_of_toolchain_parts
 from pytorch_build.build.plan import plan_build, plan_environment
 from pytorch_build.build.search_paths import find_search_paths, set_search_paths
 from pytorch_build.check import Expectation, Finding, findings_table, require_no_errors
@@ -111,7 +111,7 @@ def _prepared_environment(work: Work, tree: Path) -> Iterator[RocmSdk | None]:
 def provide_parts(request: BuildRequest) -> None:
     """Provide what a build links or ships besides ROCm, where it is not there and not named."""
     cache_dir = request.context.common.cache
-    for name, version in needed_parts(request).items():
+    for name, version in versions_of_toolchain_parts(request).items():
         try:
             toolchain.provide(
                 name,

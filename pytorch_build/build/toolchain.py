@@ -101,29 +101,29 @@ load_toolchain = data_file(FILE, Toolchain)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Provided:
+class ToolchainParts:
     """What a build links or ships besides ROCm; only Windows' builds need it.
 
     Attributes:
         openmp: The OpenMP runtime.
-        uv: libuv's library.
+        libuv: Its library.
         licenses: The licence files of what the wheel ships, by name.
         llvm: The LLVM that triton is built against.
     """
 
     openmp: PurePath | None = None
-    uv: PurePath | None = None
+    libuv: PurePath | None = None
     licenses: Mapping[str, PurePath] = field(default_factory=dict)
     llvm: PurePath | None = None
 
 
-def find_provided(
+def find_toolchain_parts(
     cache_dir: Path,
     *,
     platform: Platform,
     base_env: Mapping[str, str],
     is_redistributed: bool,
-) -> Provided:
+) -> ToolchainParts:
     """Return what is there for a build, as it was provided or as variables name it.
 
     Args:
@@ -133,7 +133,7 @@ def find_provided(
         is_redistributed: Whether the wheel leaves this machine.
     """
     if not platform.windows:
-        return Provided()
+        return ToolchainParts()
 
     toolchain = load_toolchain()
     licenses: dict[str, PurePath] = {}
@@ -144,12 +144,12 @@ def find_provided(
     else:
         openmp = _find_visual_studio(platform, base_env, is_redistributed=is_redistributed)
 
-    uv = _find_libuv(platform, base_env, Path(toolchain.libuv.folder(cache_dir)))
-    if uv is not None and (uv.parent.parent / LICENSE).is_file():
-        licenses["libuv"] = uv.parent.parent / LICENSE
-    return Provided(
+    libuv = _find_libuv(platform, base_env, Path(toolchain.libuv.folder(cache_dir)))
+    if libuv is not None and (libuv.parent.parent / LICENSE).is_file():
+        licenses["libuv"] = libuv.parent.parent / LICENSE
+    return ToolchainParts(
         openmp=openmp,
-        uv=uv,
+        libuv=libuv,
         licenses=licenses,
         llvm=_find_llvm(platform, base_env),
     )

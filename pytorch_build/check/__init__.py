@@ -113,14 +113,15 @@ def path_in_site_packages(member: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceFacts:
-    """Device code of one file: `registered` is how many bundles its wrappers name, None where it has none.
+    """Device code of one file.
 
+    `registered_count` is how many bundles its wrappers name, None where it has none.
     `split` says that the code was moved out of the file, `archived` of which binaries an archive has code.
     """
 
     bundles: tuple[Bundle, ...] = ()
     targets: frozenset[str] = frozenset()
-    registered: int | None = None
+    registered_count: int | None = None
     split: bool = False
     archived: frozenset[str] = frozenset()
 
@@ -224,8 +225,8 @@ def require_no_errors(findings: Iterable[Finding]) -> None:
 
     lines = [f"The checks found {console.counted(len(errors), 'error')}:"]
     for error in errors[:_MOST_ERRORS]:
-        place = f"{error.wheel}: {error.where}" if error.where else error.wheel
-        lines.append(f"  {place}: {error.message}")
+        wheel_and_member = f"{error.wheel}: {error.where}" if error.where else error.wheel
+        lines.append(f"  {wheel_and_member}: {error.message}")
     if len(errors) > _MOST_ERRORS:
         lines.append(f"  … and {len(errors) - _MOST_ERRORS} more")
     raise CheckError(

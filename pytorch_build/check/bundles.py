@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 
 import zstandard
 
-Data: TypeAlias = bytes | memoryview | mmap.mmap
+Buffer: TypeAlias = bytes | memoryview | mmap.mmap
 # Returns the next bytes, as many as are asked for; fewer at the end.
 Read: TypeAlias = Callable[[int], bytes]
 Form = Literal["plain", "zlib", "zstd"]
@@ -76,7 +76,7 @@ class Bundle:
         return frozenset(entry.target for entry in self.code)
 
 
-def read_bundles(data: Data) -> tuple[Bundle, ...]:
+def read_bundles(data: Buffer) -> tuple[Bundle, ...]:
     """Read every bundle of a section or file."""
     view = memoryview(data)
     bundles: list[Bundle] = []
@@ -88,7 +88,7 @@ def read_bundles(data: Data) -> tuple[Bundle, ...]:
     return tuple(bundles)
 
 
-def code_objects(data: Data, bundle: Bundle) -> Iterator[tuple[Entry, bytes | memoryview]]:
+def code_objects(data: Buffer, bundle: Bundle) -> Iterator[tuple[Entry, bytes | memoryview]]:
     """Return a bundle's code objects for GPUs, one at a time; a compressed bundle is inflated as it goes."""
     view = memoryview(data)[bundle.offset :]
     entries = sorted(bundle.code, key=lambda entry: entry.offset)

@@ -141,7 +141,7 @@ def _find_false_code(view: WheelView) -> Iterator[Finding]:
 
 
 def _find_refused_names(view: WheelView) -> Iterator[Finding]:
-    severity = _severity_on_windows(view)
+    severity = _severity_of_windows_faults(view)
     if severity is None:
         return
     for member in view.members:
@@ -155,7 +155,7 @@ def _find_refused_names(view: WheelView) -> Iterator[Finding]:
             )
 
 
-def _severity_on_windows(view: WheelView) -> Severity | None:
+def _severity_of_windows_faults(view: WheelView) -> Severity | None:
     if any(platform.startswith("win") for platform in view.platforms):
         return "error"
     if "any" in view.platforms:

@@ -18,7 +18,7 @@ from rocm_packaging.packages.layouts import covers, device_target
 if TYPE_CHECKING:
     from core.binaries.elf import ElfFacts
     from core.binaries.pe import PeFacts
-    from pytorch_build.check.bundles import Data
+    from pytorch_build.check.bundles import Buffer
 
 MAGICS = (PLAIN_MAGIC, COMPRESSED_MAGIC)
 _WRAPPER_SIZE = 24
@@ -62,24 +62,24 @@ def file_facts(path: Path) -> DeviceFacts | None:
     return None
 
 
-def _facts_of_bundles(bundles: tuple[Bundle, ...], registered: int | None = None) -> DeviceFacts:
+def _facts_of_bundles(bundles: tuple[Bundle, ...], registered_count: int | None = None) -> DeviceFacts:
     targets: set[str] = set()
     for bundle in bundles:
         targets |= bundle.targets
     return DeviceFacts(
         bundles=bundles,
         targets=frozenset(targets),
-        registered=registered,
+        registered_count=registered_count,
     )
 
 
-def mapped(path: Path) -> Data:
+def mapped(path: Path) -> Buffer:
     """Map a file; it is closed by the collector, as an error's traceback may still hold views of it."""
     with path.open("rb") as stream:
         return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def elf_facts(facts: ElfFacts, data: Data) -> DeviceFacts | None:
+def elf_facts(facts: ElfFacts, data: Buffer) -> DeviceFacts | None:
     """Return the device code of an ELF file."""
     if facts.machine != "EM_AMDGPU":
         return _section_facts(facts.sections, data, ".hip_fatbin", ".hipFatBinSegment", ".rocm_kpack_ref")
@@ -90,7 +90,7 @@ def elf_facts(facts: ElfFacts, data: Data) -> DeviceFacts | None:
     return DeviceFacts(targets=frozenset(targets))
 
 
-def pe_facts(facts: PeFacts, data: Data) -> DeviceFacts | None:
+def pe_facts(facts: PeFacts, data: Buffer) -> DeviceFacts | None:
     """Return the device code of a DLL or program of Windows."""
     # PE has room for eight characters.
     return _section_facts(facts.sections, data, ".hip_fat", ".hipFatB", ".kpackrf")
@@ -98,7 +98,7 @@ def pe_facts(facts: PeFacts, data: Data) -> DeviceFacts | None:
 
 def _section_facts(
     sections: Mapping[str, tuple[int, int]],
-    data: Data,
+    data: Buffer,
     bundles_section: str,
     wrappers_section: str,
     reference_section: str,
@@ -112,11 +112,11 @@ def _section_facts(
     section = memoryview(data)[start : start + size]
     if len(section) != size:
         raise BundleError(f"{bundles_section} reaches beyond the end of the file")
-    registered = None
+    registered_count = None
     if wrappers_section in sections:
         _start, wrappers_size = sections[wrappers_section]
-        registered = wrappers_size // _WRAPPER_SIZE
-    return _facts_of_bundles(read_bundles(section), registered)
+        registered_count = wrappers_size // _WRAPPER_SIZE
+    return _facts_of_bundles(read_bundles(section), registered_count)
 
 
 def check(view: WheelView) -> Iterator[Finding]:
@@ -179,8 +179,8 @@ def _check_host(view: WheelView, facts_by_member: Mapping[str, DeviceFacts]) -> 
 def _check_bundles(facts_by_member: Mapping[str, DeviceFacts]) -> Iterator[Finding]:
     for member, facts in facts_by_member.items():
         count = len(facts.bundles)
-        if facts.registered is not None and facts.registered > count:
-            yield error(f"It registers {facts.registered} bundles and holds {count}.", member)
+        if facts.registered_count is not None and facts.registered_count > count:
+            yield error(f"It registers {facts.registered_count} bundles and holds {count}.", member)
         if count and not facts.targets:
             yield error(f"Its {count} bundles hold no device code.", member)
 

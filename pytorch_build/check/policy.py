@@ -108,7 +108,7 @@ def load_policy(file: Path | None = None) -> Policy:
     if file is None:
         return policy
     tables = merged(_project_tables(), tables_of_user(POLICY_FILE, Policy), adding=True)
-    return _policy_with_user_tables(tables, read_toml(file), file, policy.source)
+    return _policy_with_user_tables(tables, read_toml(file), file, base_source=policy.source)
 
 
 @read_once
@@ -122,7 +122,6 @@ def _policy_in_force() -> Policy:
         _project_tables(),
         tables,
         file,
-        "",
         table_name=USER_TABLE,
     )
 
@@ -150,8 +149,8 @@ def _policy_with_user_tables(
     base_tables: Mapping[str, Any],
     user_tables: Mapping[str, Any],
     file: Path,
-    base_source: str,
     *,
+    base_source: str = "",
     table_name: str = "",
 ) -> Policy:
     source = f"{file} (sha256 {files.sha256(file)})"

@@ -142,7 +142,7 @@ def check_built_wheel(
     try:
         view, problems = read_wheel(path, options, expectation)
     except (WheelError, MissingInputError) as problem:
-        return (_record_finding(path.name, problem.message, ""),), frozenset()
+        return (_record_finding(path.name, problem.message, where=""),), frozenset()
 
     findings = [_record_finding(path.name, problem.message, where=problem.member) for problem in problems]
     findings += judge(view)
@@ -154,7 +154,7 @@ def check_built_wheel(
     return collapse_findings(findings), machine_libraries
 
 
-def _record_finding(filename: str, message: str, where: str) -> Finding:
+def _record_finding(filename: str, message: str, *, where: str) -> Finding:
     """Return what is wrong with a wheel as an archive, without its name, which stands beside it."""
     sentence = message.removeprefix(f"{filename}: ")
     if sentence.startswith(f"{filename} "):

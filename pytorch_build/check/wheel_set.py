@@ -147,20 +147,20 @@ def _find_shared_files(paths: Sequence[Path], policy: Policy) -> Iterator[Findin
     if len({distribution_of(path) for path in paths}) == 1:
         return
     first_files: dict[str, tuple[Path, bytes]] = {}
-    shared_places: defaultdict[tuple[Path, Path], list[str]] = defaultdict(list)
+    shared_files: defaultdict[tuple[Path, Path], list[str]] = defaultdict(list)
     for path in paths:
-        for place, digest in _installed_files(path):
-            first_path, first_digest = first_files.setdefault(place, (path, digest))
+        for file, digest in _installed_files(path):
+            first_path, first_digest = first_files.setdefault(file, (path, digest))
             if first_digest != digest and not _replaces(path, first_path, policy):
-                shared_places[first_path, path].append(place)
+                shared_files[first_path, path].append(file)
 
-    for (first_path, path), places in shared_places.items():
-        message = f"{first_path.name} has another file in its place: {some(places)}."
+    for (first_path, path), files in shared_files.items():
+        message = f"{first_path.name} has another file in its place: {some(files)}."
         yield Finding(
             severity="error",
             check="contents",
             wheel=path.name,
-            where=places[0],
+            where=files[0],
             message=message,
         )
 
@@ -175,14 +175,14 @@ def _replaces(path: Path, first_path: Path, policy: Policy) -> bool:
 
 
 def _installed_files(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the places below site-packages that a wheel has files for, with their digests in RECORD."""
+    """Yield the files of a wheel as they are installed below site-packages, with their digests in RECORD."""
     rows: Mapping[str, RecordRow | None] = {}
     with suppress(WheelError, MissingInputError):
         rows = require_listing(path).rows
     for member, row in rows.items():
-        place = installed_path(member)
-        if place is not None and row is not None and ".dist-info/" not in place:
-            yield place, row.digest
+        file = installed_path(member)
+        if file is not None and row is not None and ".dist-info/" not in file:
+            yield file, row.digest
 
 
 # What wheels require of each other

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytorch_build.platforms import Platform
 
     Recipe = Callable[[BuildInputs, BuildFacts], BuildSteps]
-    PartsNeeded = Callable[[Platform, Mapping[str, str]], Collection[str]]
+    RequiredToolchainParts = Callable[[Platform, Mapping[str, str]], Collection[str]]
 
 
 class Allowed(Model):
@@ -139,7 +139,7 @@ class Component:
         has_split_device_code: Whether its device code goes into wheels of its own, as ROCm's does.
         compiles_by_cmake: Whether CMake starts the compilers, rather than setup.py.
         requires_submodules: Whether setup.py refuses a tree without its submodules.
-        parts_needed: Which parts of the toolchain its build needs; None where it needs none.
+        required_toolchain_parts: Which parts of the toolchain its build needs; None where it needs none.
         sizes: The sizes of its wheel.
         gpu_need: What its build takes of a machine.
         cpu_need: What its build for CPUs takes, where that is less.
@@ -168,7 +168,7 @@ class Component:
     has_split_device_code: bool = False
     compiles_by_cmake: bool = False
     requires_submodules: bool = False
-    parts_needed: PartsNeeded | None = None
+    required_toolchain_parts: RequiredToolchainParts | None = None
     sizes: WheelSizes
     gpu_need: MachineNeed
     cpu_need: MachineNeed | None = None

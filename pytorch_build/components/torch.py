@@ -218,8 +218,9 @@ def _rocm_flags(facts: BuildFacts) -> dict[str, str]:
 
 def _libuv_variables(inputs: BuildInputs, facts: BuildFacts) -> dict[str, str]:
     """Return what leads gloo to libuv; without it torch would silently be built without distributed."""
-    if facts.provided.uv:
-        return {"libuv_ROOT": str(facts.provided.uv.parent.parent)}
+    libuv = facts.toolchain_parts.libuv
+    if libuv:
+        return {"libuv_ROOT": str(libuv.parent.parent)}
 
     if is_switched_on("USE_DISTRIBUTED", facts.platform, {**facts.user_env, **inputs.ref_env}):
         raise MissingInputError(
@@ -235,7 +236,7 @@ def is_switched_on(switch: str, platform: Platform, variables: Mapping[str, str]
     return value.upper() not in {"0", "OFF", "NO", "FALSE", "N"}
 
 
-def parts_needed(platform: Platform, variables: Mapping[str, str]) -> Sequence[str]:
+def required_toolchain_parts(platform: Platform, variables: Mapping[str, str]) -> Sequence[str]:
     """Return which parts of the toolchain a build needs: on Windows libuv, and OpenMP's runtime."""
     if not platform.windows:
         return ()
@@ -260,25 +261,25 @@ def _overlays(inputs: BuildInputs, facts: BuildFacts) -> Iterator[Overlay]:
     if not facts.platform.windows:
         return
 
-    provided = facts.provided
-    has_threads = is_switched_on("USE_OPENMP", facts.platform, {**facts.user_env, **inputs.ref_env})
-    if provided.openmp:
+    parts = facts.toolchain_parts
+    uses_openmp = is_switched_on("USE_OPENMP", facts.platform, {**facts.user_env, **inputs.ref_env})
+    if parts.openmp:
         yield Overlay(
             path=f"torch/lib/{OPENMP_DLL}",
-            source=provided.openmp,
+            source=parts.openmp,
         )
-    elif facts.rocm and has_threads:
+    elif facts.rocm and uses_openmp:
         raise MissingInputError(
             f"torch's libraries need {OPENMP_DLL}, and there is none that the wheel may carry.",
             hint="Let the build download it, or name a mirror of its address: --git-mirror.",
         )
-    if provided.uv:
+    if parts.libuv:
         yield Overlay(
-            path=f"torch/lib/{provided.uv.name}",
-            source=provided.uv,
+            path=f"torch/lib/{parts.libuv.name}",
+            source=parts.libuv,
         )
     # torch's own license-files take these along.
-    for name, path in provided.licenses.items():
+    for name, path in parts.licenses.items():
         yield Overlay(
             path=f"third_party/{name}/LICENSE",
             source=path,
@@ -362,7 +363,7 @@ TORCH = Component(
     has_split_device_code=True,
     compiles_by_cmake=True,
     requires_submodules=True,
-    parts_needed=parts_needed,
+    required_toolchain_parts=required_toolchain_parts,
     sizes=WheelSizes(minimum=20_000_000, warn_above=6_000_000_000, error_above=20_000_000_000),
     gpu_need=MachineNeed(disk=40, memory=8, job=4.0),  # one HIP kernel file for several targets
     # Measured, with everything on 4 GiB of disk, and rounded up.

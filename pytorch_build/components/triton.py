@@ -93,7 +93,7 @@ def _version_suffix(inputs: BuildInputs, facts: BuildFacts) -> str:
 
 def _windows_variables(facts: BuildFacts) -> dict[str, str]:
     """Return the variables that lead triton's build to its LLVM, which on Windows it does not download."""
-    llvm = facts.provided.llvm
+    llvm = facts.toolchain_parts.llvm
     if llvm is None:
         llvm_url = _LLVM_URL.format(commit=facts.tree_facts.llvm_hash or "COMMIT")
         raise MissingInputError(

@@ -129,7 +129,7 @@ class _Location:
     ref: str
     commit: str
 
-    def describe(self, path: str) -> str:
+    def describe_file(self, path: str) -> str:
         """Return a file's name in the project's tree, for errors."""
         short_commit = self.commit[:12]
         return f"{path} of {self.origin} at {short_commit}"
@@ -144,7 +144,7 @@ class _Search:
         reader: Reads origins.
         explicit_refs: Refs that the user named, by project.
         require_related_commit: Whether torch has to pin every project that it may pin.
-        torch: Where torch is; None where it has no tree: it is prebuilt, or the ref has none.
+        torch_location: Where torch is; None where it has no tree: it is prebuilt, or the ref has none.
         torch_files: The texts of those files of torch's tree that say something of projects, by path.
     """
 
@@ -152,7 +152,7 @@ class _Search:
     reader: Reader
     explicit_refs: Mapping[str, str]
     require_related_commit: bool
-    torch: _Location | None = None
+    torch_location: _Location | None = None
     torch_files: Mapping[str, str] = field(default_factory=dict)
 
     def with_torch(self) -> _Search:
@@ -171,7 +171,7 @@ class _Search:
         texts = self.reader.texts(location.origin, location.commit, paths)
         return replace(
             self,
-            torch=location,
+            torch_location=location,
             torch_files=texts,
         )
 
@@ -193,8 +193,8 @@ class _Search:
 
     def _locate(self, source: ProjectSource) -> _Location:
         """Find a project by the ref that the user named, else by torch's pin, else by the ref's data."""
-        if source.project == "torch" and self.torch is not None:
-            return self.torch
+        if source.project == "torch" and self.torch_location is not None:
+            return self.torch_location
 
         explicit_ref = self.explicit_refs.get(source.project)
         if explicit_ref:
@@ -229,28 +229,28 @@ class _Search:
             return None
 
         text = self.torch_files.get(pin_file)
-        place = self._describe_in_torch(pin_file)
+        file_description = self._describe_file_of_torch(pin_file)
         origin = source.origin
         if source.pin == "triton":
             if text is None:
                 return None
-            commit = versions.parse_commit_pin(text, place)
+            commit = versions.parse_commit_pin(text, file_description)
         else:
-            rows = versions.parse_related_commits(text or "", place)
-            row = rows.get(COMPONENTS[source.project].distribution)
-            if row is None:
+            related_commits = versions.parse_related_commits(text or "", file_description)
+            related_commit = related_commits.get(COMPONENTS[source.project].distribution)
+            if related_commit is None:
                 if self.require_related_commit:
                     raise self._missing_pin(source)
                 return None
-            commit = row.commit
-            if not source.own_origin and origin != row.origin:
-                origin = row.origin
-                require_safe(origin, f"{place}: {source.project}")
+            commit = related_commit.commit
+            if not source.own_origin and origin != related_commit.origin:
+                origin = related_commit.origin
+                require_safe(origin, f"{file_description}: {source.project}")
 
         try:
             self.reader.require_commit(origin, commit)
         except SourceError as problem:
-            message = f"{source.project} is pinned by {place}: {problem.message}"
+            message = f"{source.project} is pinned by {file_description}: {problem.message}"
             raise SourceError(message, hint=problem.hint) from problem
         return _Location(
             project=source.project,
@@ -259,19 +259,19 @@ class _Search:
             commit=commit,
         )
 
-    def _describe_in_torch(self, path: str) -> str:
+    def _describe_file_of_torch(self, path: str) -> str:
         """Return a file's name in torch's tree, for errors."""
-        if self.torch is None:
+        if self.torch_location is None:
             return path
-        return self.torch.describe(path)
+        return self.torch_location.describe_file(path)
 
     def _missing_pin(self, source: ProjectSource) -> SourceError:
-        if self.torch is None:
+        if self.torch_location is None:
             reason = "torch is prebuilt or not known"
         elif source.pin == "triton":
-            reason = f"{self._describe_in_torch(versions.TRITON_PIN_FILE)} does not exist"
+            reason = f"{self._describe_file_of_torch(versions.TRITON_PIN_FILE)} does not exist"
         else:
-            reason = f"{self._describe_in_torch(versions.RELATED_COMMITS_FILE)} has no such row"
+            reason = f"{self._describe_file_of_torch(versions.RELATED_COMMITS_FILE)} has no such row"
         return SourceError(
             f"Torch ref {self.ref.name}: the commit of {source.project} should come from torch's tree, "
             f"but {reason}.",
@@ -285,22 +285,22 @@ class _Search:
         file_in_torch = rule.file_in_torch
         if file_in_torch is not None and file_in_torch in self.torch_files:
             text = self.torch_files[file_in_torch]
-            place = self._describe_in_torch(file_in_torch)
-            return versions.parse_version(text, place)
+            file_description = self._describe_file_of_torch(file_in_torch)
+            return versions.parse_version(text, file_description)
 
         texts = self.torch_files
-        if location is not self.torch:
+        if location is not self.torch_location:
             paths = (versions.VERSION_FILE, *rule.modules)
             texts = self.reader.texts(location.origin, location.commit, paths)
 
-        version_file = location.describe(versions.VERSION_FILE)
+        version_file = location.describe_file(versions.VERSION_FILE)
         if versions.VERSION_FILE in texts:
             text = texts[versions.VERSION_FILE]
             return versions.parse_version(text, version_file)
         for path in rule.modules:
             text = texts.get(path, "")
-            place = location.describe(path)
-            version = versions.module_version(text, place)
+            file_description = location.describe_file(path)
+            version = versions.module_version(text, file_description)
             if version is not None:
                 return version
         raise SourceError(

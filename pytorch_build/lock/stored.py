@@ -52,20 +52,20 @@ def stored_lock(context: Context, *, renewed: bool = False) -> SourceLock | None
     ref = context.ref
     passed_line = environment().get(PASSED)
     if passed_line:
-        place = PASSED
+        where = PASSED
         lock: SourceLock | None = SourceLock.from_compact(passed_line)
     else:
-        place = context.common.outputs.source_lock_key(ref.name)
-        lock = _read_lock(context.common.open_for_reading(), place)
+        where = context.common.outputs.source_lock_key(ref.name)
+        lock = _read_lock(context.common.open_for_reading(), where)
     if lock is not None:
         if lock.torch_ref != ref.name:
-            raise UsageError(f"{place} is for torch ref {lock.torch_ref}, not {ref.name}.")
+            raise UsageError(f"{where} is for torch ref {lock.torch_ref}, not {ref.name}.")
         for name, locked in lock.projects.items():
             source = ref.projects.get(name)
             is_of_refs_data = source is not None and source.origin == locked.origin
             is_replaced = renewed and not _is_same_source(locked, ref)
             if not locked.prebuilt and not is_of_refs_data and not is_replaced:
-                require_safe(locked.origin, f"{place}: projects.{name}.origin")
+                require_safe(locked.origin, f"{where}: projects.{name}.origin")
     return lock
 
 

@@ -47,10 +47,10 @@ class RelatedCommit(NamedTuple):
     origin: str
 
 
-def parse_related_commits(text: str, place: str) -> Mapping[str, RelatedCommit]:
+def parse_related_commits(text: str, where: str) -> Mapping[str, RelatedCommit]:
     """Return the rows of ``related_commits`` by distribution.
 
-    Every row is validated, the ``ubuntu`` rows count, on Windows too. `place` names the file, for errors.
+    Every row is validated, the ``ubuntu`` rows count, on Windows too. `where` names the file, for errors.
     """
     ubuntu_rows: dict[str, RelatedCommit] = {}
     first_rows: dict[str, RelatedCommit] = {}
@@ -61,7 +61,7 @@ def parse_related_commits(text: str, place: str) -> Mapping[str, RelatedCommit]:
         if not content or content.startswith("#"):
             continue
 
-        row = _parse_row(content, f"{place}, line {number}")
+        row = _parse_row(content, f"{where}, line {number}")
         project = row.project
         first_row = first_rows.setdefault(project, row)
         first_number = first_numbers.setdefault(project, number)
@@ -70,7 +70,7 @@ def parse_related_commits(text: str, place: str) -> Mapping[str, RelatedCommit]:
             first_source = f"{first_row.origin} {first_row.commit}"
             source = f"{row.origin} {row.commit}"
             raise SourceError(
-                f"{place}: lines {first_number} and {number} name different commits of {project}: "
+                f"{where}: lines {first_number} and {number} name different commits of {project}: "
                 f"{first_source} and {source}.",
                 hint="Make its rows agree, or give the project's ref yourself.",
             )
@@ -79,14 +79,14 @@ def parse_related_commits(text: str, place: str) -> Mapping[str, RelatedCommit]:
     return ubuntu_rows
 
 
-def _parse_row(line: str, place: str) -> RelatedCommit:
+def _parse_row(line: str, where: str) -> RelatedCommit:
     fields = RelatedCommit._fields
     values = [value.strip() for value in line.split("|")]
     count = len(values)
     if count != len(fields):
         row_format = "|".join(fields)
         raise SourceError(
-            f"{place}: {count} fields instead of {len(fields)}: {line!r}.",
+            f"{where}: {count} fields instead of {len(fields)}: {line!r}.",
             hint=f"A row reads {row_format}.",
         )
 
@@ -98,43 +98,43 @@ def _parse_row(line: str, place: str) -> RelatedCommit:
     }
     for name, value in required_values.items():
         if not value:
-            raise SourceError(f"{place}: the {name} is empty: {line!r}.")
+            raise SourceError(f"{where}: the {name} is empty: {line!r}.")
 
     # As git does, take upper-case digits, too.
     commit = row.commit.lower()
     if not is_commit(commit):
-        raise SourceError(f"{place}: {commit!r} is not a commit (40 hex digits).")
+        raise SourceError(f"{where}: {commit!r} is not a commit (40 hex digits).")
     return row._replace(commit=commit)
 
 
-def parse_commit_pin(text: str, place: str) -> str:
+def parse_commit_pin(text: str, where: str) -> str:
     """Return the commit that a pin file holds, as ``triton.txt`` does."""
     commit = text.removeprefix(_BYTE_ORDER_MARK).strip().lower()
     if not is_commit(commit):
         first_line = _quote_first_line(text)
-        raise SourceError(f"{place}: expected one commit (40 hex digits), found {first_line}.")
+        raise SourceError(f"{where}: expected one commit (40 hex digits), found {first_line}.")
     return commit
 
 
-def parse_version(text: str, place: str) -> str:
+def parse_version(text: str, where: str) -> str:
     """Return the version that a file holds, in normal form: one of PEP 440 without a local part."""
     version_text = text.removeprefix(_BYTE_ORDER_MARK).strip()
     try:
         version = Version(version_text)
     except InvalidVersion as problem:
         first_line = _quote_first_line(text)
-        raise SourceError(f"{place}: expected a version, found {first_line}.") from problem
+        raise SourceError(f"{where}: expected a version, found {first_line}.") from problem
     if version.local:
-        raise SourceError(f"{place}: {version_text} has a local version, which the build adds itself.")
+        raise SourceError(f"{where}: {version_text} has a local version, which the build adds itself.")
     return str(version)
 
 
-def module_version(text: str, place: str) -> str | None:
+def module_version(text: str, where: str) -> str | None:
     """Return a Python module's ``__version__``; None where it has none."""
     assignment = re.search(r"""^__version__\s*=\s*["']([^"']+)["']""", text, re.MULTILINE)
     if assignment is None:
         return None
-    return parse_version(assignment[1], place)
+    return parse_version(assignment[1], where)
 
 
 def adds_commit(setup: str) -> bool:

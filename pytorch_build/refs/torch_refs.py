@@ -198,7 +198,7 @@ class TorchRef:
         """Return the ref with nothing but some components to build, in build order."""
         wanted = set(components)
         for name in wanted:
-            find_component(name)
+            find_component(name)  # refuses a name that is no component's
             if name not in self.projects:
                 raise UsageError(f"Torch ref {self.name} has no {name}. {nearest(name, self.projects)}")
         return replace(self, components=tuple(name for name in COMPONENTS if name in wanted))

@@ -122,15 +122,15 @@ def protocol(address: str) -> str:
     return "ssh" if has_host else "file"
 
 
-def require_safe(origin: str, place: str) -> None:
+def require_safe(origin: str, where: str) -> None:
     """Refuse an origin that nobody here has named, unless git reaches it encrypted.
 
-    `place` says where it stands, for the error.
+    `where` says where it stands, for the error.
     """
     if origin.startswith(SAMPLE_SCHEME) or protocol(origin) in _SAFE_PROTOCOLS:
         return
     raise SourceError(
-        f"{place}: {origin!r} is not an https:// or ssh:// address.",
+        f"{where}: {origin!r} is not an https:// or ssh:// address.",
         hint="Correct it. A path or mirror of your own is named in your refs file, or by --git-mirror.",
     )
 

@@ -263,6 +263,7 @@ def find_tree_problems(tree: Path, project: str, env: Mapping[str, str]) -> Iter
             f"{tree} holds no package {name}, so it is no tree of {project}.",
             hint=f"It is given to {component.tree_option}; each project has an option of its own.",
         )
+    # Reading the version shows whether the build could.
     try:
         base_version_of(tree, project)
     except FatalError as problem:

@@ -84,34 +84,34 @@ class ElfLibrary(Library):
             address=row.address,
             size=row.size,
             offset=row.offset,
-            filled=0 if row.kind == _NOBITS else row.size,
+            file_size=0 if row.kind == _NOBITS else row.size,
         )
 
     def _relocated(self, wrappers: Sequence[Wrapper], code: Section) -> Sequence[Wrapper]:
         relative = _RELATIVE[self._header.machine]
         absolute = _ABSOLUTE[self._header.machine]
-        wrapper_by_pointer = {wrapper.pointer: wrapper for wrapper in wrappers}
+        wrapper_by_pointer = {wrapper.pointer_address: wrapper for wrapper in wrappers}
         for row in self._section_table:
             if row.kind != _RELA or not row.flags & _ALLOCATED:
                 continue
             offset = row.offset
             table = self.data[row.offset : row.offset + row.size]
-            for place, info, addend in _RELOCATION.iter_unpack(table):
+            for address, info, addend in _RELOCATION.iter_unpack(table):
                 kind = info & _RELOCATION_TYPE
-                if place in wrapper_by_pointer:
-                    address = addend
+                if address in wrapper_by_pointer:
+                    bundle_address = addend
                     if kind == absolute:
-                        address += self._value_of_symbol(row, info >> 32)
+                        bundle_address += self._value_of_symbol(row, info >> 32)
                     elif kind != relative:
                         raise SplitError(f"a wrapper has an unknown relocation type ({kind})")
-                    wrapper = wrapper_by_pointer[place]
-                    wrapper_by_pointer[place] = replace(
+                    wrapper = wrapper_by_pointer[address]
+                    wrapper_by_pointer[address] = replace(
                         wrapper,
-                        address=address,
+                        bundle_address=bundle_address,
                         relocation=offset,
                     )
                 elif kind == relative and 0 <= addend - code.address < code.size:
-                    raise SplitError(f"something besides its wrappers points into {self.CODE} ({place:#x})")
+                    raise SplitError(f"something besides its wrappers points into {self.CODE} ({address:#x})")
                 offset += _RELOCATION.size
         return list(wrapper_by_pointer.values())
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 if TYPE_CHECKING:
-    from pytorch_build.check.bundles import Data
+    from pytorch_build.check.bundles import Buffer
 
 # struct __CudaFatBinaryWrapper of clang and HIP: magic, version, the bundle's address, and a word that the
 # runtime takes for the bundle's index where the magic says that the bundle is elsewhere.
@@ -53,13 +53,13 @@ def refused_where_damaged() -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A section: its place in memory, its place in the file, and how many bytes of the file are its own."""
+    """A section: its address and size in memory, its offset and size in the file."""
 
     name: str
     address: int
     size: int
     offset: int
-    filled: int
+    file_size: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +68,14 @@ class Wrapper:
 
     Attributes:
         offset: Where in the file it lies.
-        pointer: Where in memory its pointer to the bundle lies.
-        address: The bundle's address, which the pointer has in a loaded library.
+        pointer_address: Where in memory its pointer to the bundle lies.
+        bundle_address: The bundle's address, which the pointer has in a loaded library.
         relocation: Where in the file the entry lies that sets the pointer; None where the file has its value.
     """
 
     offset: int
-    pointer: int
-    address: int
+    pointer_address: int
+    bundle_address: int
     relocation: int | None = None
 
 
@@ -95,7 +95,7 @@ class DeviceCode:
 
     def bundle_of(self, wrapper: Wrapper) -> int:
         """Return the offset, in the device code, of the bundle that a wrapper registers."""
-        return wrapper.address - self.address
+        return wrapper.bundle_address - self.address
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +140,8 @@ class HostLibrary:
             new.flush()
             with mmap.mmap(new.fileno(), 0) as mapping:
                 for offset, content in self.edits:
-                    place = self.hole.moved(offset)
-                    mapping[place : place + len(content)] = content
+                    new_offset = self.hole.moved(offset)
+                    mapping[new_offset : new_offset + len(content)] = content
 
     @staticmethod
     def _copy_range(
@@ -165,7 +165,7 @@ class Library(ABC):
 
     def __init__(
         self,
-        data: Data,
+        data: Buffer,
         sections: Sequence[Section],
         image_base: int = 0,
     ) -> None:
@@ -191,9 +191,9 @@ class Library(ABC):
         if self.is_split:
             raise SplitError("its device code was moved already")
         code = self.section(self.CODE)
-        if code is None or not code.filled:
+        if code is None or not code.file_size:
             return None
-        if code.offset + code.filled > len(self.data):
+        if code.offset + code.file_size > len(self.data):
             raise SplitError(f"{self.CODE} reaches beyond the end of the file")
 
         wrappers_section = self.section(self.WRAPPERS)
@@ -202,13 +202,13 @@ class Library(ABC):
         wrappers = self._read_wrappers(wrappers_section, _MAGIC)
         device_code = DeviceCode(
             offset=code.offset,
-            size=min(code.size, code.filled),
+            size=min(code.size, code.file_size),
             address=self.image_base + code.address,
             wrappers=self._relocated(wrappers, code),
         )
         for wrapper in device_code.wrappers:
             if not 0 <= device_code.bundle_of(wrapper) < device_code.size:
-                raise SplitError(f"a wrapper points outside of {self.CODE} ({wrapper.address:#x})")
+                raise SplitError(f"a wrapper points outside of {self.CODE} ({wrapper.bundle_address:#x})")
         return device_code
 
     @refused_where_damaged()
@@ -221,9 +221,9 @@ class Library(ABC):
         wrappers_section = self.section(self.WRAPPERS)
         if wrappers_section is not None:
             for wrapper in self._read_wrappers(wrappers_section, _SPLIT_MAGIC):
-                if wrapper.address != self.image_base + reference.address:
+                if wrapper.bundle_address != self.image_base + reference.address:
                     raise SplitError(f"a wrapper of its device code does not point to {self.REFERENCE}")
-        return bytes(self.data[reference.offset : reference.offset + reference.filled])
+        return bytes(self.data[reference.offset : reference.offset + reference.file_size])
 
     @abstractmethod
     def without_code(
@@ -240,21 +240,21 @@ class Library(ABC):
 
     def _read_wrappers(self, section: Section, expected_magic: bytes) -> list[Wrapper]:
         """Return the wrappers in the file."""
-        size = min(section.size, section.filled)
+        size = min(section.size, section.file_size)
         if size % WRAPPER.size:
             raise SplitError(
                 f"the wrappers of its device code take {size} bytes, not a multiple of {WRAPPER.size}"
             )
         wrappers: list[Wrapper] = []
         for offset in range(section.offset, section.offset + size, WRAPPER.size):
-            magic, _version, address, _index = WRAPPER.unpack_from(self.data, offset)
+            magic, _version, bundle_address, _bundle_index = WRAPPER.unpack_from(self.data, offset)
             if magic != expected_magic:
                 raise SplitError(f"a wrapper of its device code has the magic {magic!r}")
             wrappers.append(
                 Wrapper(
                     offset=offset,
-                    pointer=section.address + offset - section.offset + _POINTER_IN_WRAPPER,
-                    address=address,
+                    pointer_address=section.address + offset - section.offset + _POINTER_IN_WRAPPER,
+                    bundle_address=bundle_address,
                 )
             )
         return wrappers

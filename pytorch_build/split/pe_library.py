@@ -87,7 +87,7 @@ class PeLibrary(Library):
                 address=section_header.address,
                 size=section_header.memory,
                 offset=section_header.offset,
-                filled=section_header.size,
+                file_size=section_header.size,
             )
             sections.append(section)
         (image_base,) = ADDRESS.unpack_from(data, self._optional + _IMAGE_BASE)
@@ -107,7 +107,7 @@ class PeLibrary(Library):
         """Return where in the file a section's header lies, by its number."""
         return self._table + section * pe.SECTION.size
 
-    def _place_of_directory(self, index: int) -> int:
+    def _offset_of_directory(self, index: int) -> int:
         """Return where in the file a directory's address and size lie."""
         return self._optional + _DIRECTORIES + _DIRECTORY_SIZE * index
 
@@ -115,8 +115,8 @@ class PeLibrary(Library):
         """Return the address and the size of a directory's table; zeros where it has none."""
         if index >= self._u32(self._optional + _DIRECTORY_COUNT):
             return 0, 0
-        place = self._place_of_directory(index)
-        return self._u32(place), self._u32(place + 4)
+        offset = self._offset_of_directory(index)
+        return self._u32(offset), self._u32(offset + 4)
 
     def _table_in_file(self, index: int) -> range:
         """Return where in the file a directory's table lies."""
@@ -128,22 +128,22 @@ class PeLibrary(Library):
 
     def _offset_of(self, address: int) -> int:
         for section in self.sections:
-            if section.address <= address < section.address + section.filled:
+            if section.address <= address < section.address + section.file_size:
                 return section.offset + address - section.address
         raise SplitError(f"an address outside of its sections ({address:#x})")
 
     def _relocated(self, wrappers: Sequence[Wrapper], code: Section) -> Sequence[Wrapper]:
         # Base relocations only add to the addresses that are in the file.
-        pointers = {wrapper.pointer for wrapper in wrappers}
+        pointer_addresses = {wrapper.pointer_address for wrapper in wrappers}
         code_address = self.image_base + code.address
-        for place in self._relocated_places():
-            (address,) = ADDRESS.unpack_from(self.data, self._offset_of(place))
-            is_in_code = code_address <= address < code_address + code.size
-            if is_in_code and place not in pointers:
-                raise SplitError(f"something besides its wrappers points into {self.CODE} ({place:#x})")
+        for address in self._relocated_addresses():
+            (value,) = ADDRESS.unpack_from(self.data, self._offset_of(address))
+            is_in_code = code_address <= value < code_address + code.size
+            if is_in_code and address not in pointer_addresses:
+                raise SplitError(f"something besides its wrappers points into {self.CODE} ({address:#x})")
         return wrappers
 
-    def _relocated_places(self) -> Iterator[int]:
+    def _relocated_addresses(self) -> Iterator[int]:
         """Yield where in memory the addresses lie that base relocations add to."""
         table = self._table_in_file(_BASE_RELOCATIONS)
         position = table.start
@@ -167,16 +167,16 @@ class PeLibrary(Library):
         code_header = self._header_of(code_index)
         hole = Hole(
             start=code.offset,
-            length=self.sections[code_index].filled,
+            length=self.sections[code_index].file_size,
         )
         reference_header = self._header_of(len(self.sections))
-        first_content = min(section.offset for section in self.sections if section.filled)
+        first_content = min(section.offset for section in self.sections if section.file_size)
         if reference_header + pe.SECTION.size > first_content:
             raise SplitError("its headers have no room for another section")
 
         end_of_memory = 0
         for section in self.sections:
-            section_end = section.address + max(section.size, section.filled)
+            section_end = section.address + max(section.size, section.file_size)
             end_of_memory = max(end_of_memory, section_end)
         address = align(end_of_memory, self._alignment)
         old_end = hole.moved(len(self.data))
@@ -215,17 +215,17 @@ class PeLibrary(Library):
 
         A signature would no longer hold, and is left out.
         """
-        places = [self._coff + _SYMBOLS_IN_COFF]
+        field_offsets = [self._coff + _SYMBOLS_IN_COFF]
         for index, section in enumerate(self.sections):
-            if section.filled:
-                places.append(self._header_of(index) + _OFFSET_IN_SECTION)
+            if section.file_size:
+                field_offsets.append(self._header_of(index) + _OFFSET_IN_SECTION)
         debug_entries = self._table_in_file(_DEBUG)[::_DEBUG_ENTRY_SIZE]
-        places += [entry + _OFFSET_IN_DEBUG_ENTRY for entry in debug_entries]
+        field_offsets += [entry + _OFFSET_IN_DEBUG_ENTRY for entry in debug_entries]
 
-        for place in places:
-            offset = self._u32(place)
+        for field_offset in field_offsets:
+            offset = self._u32(field_offset)
             if hole.moved(offset) != offset:
-                yield place, _U32.pack(hole.moved(offset))
+                yield field_offset, _U32.pack(hole.moved(offset))
 
         if any(self._directory(_CERTIFICATES)):
-            yield self._place_of_directory(_CERTIFICATES), bytes(_DIRECTORY_SIZE)
+            yield self._offset_of_directory(_CERTIFICATES), bytes(_DIRECTORY_SIZE)

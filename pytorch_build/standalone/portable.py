@@ -323,7 +323,7 @@ def plan_patches(
     for member, binary in sorted(binaries.items()):
         renamed = _renamed_needs(binary, grafted_names)
         if renamed:
-            installed_path = _require_fixed_path(member, renamed)
+            installed_path = _require_path_in_site_packages(member, renamed)
             search = [
                 *rpath.relative(binary.search),
                 *rpath.ways(installed_path, [folder]),
@@ -343,7 +343,7 @@ def _renamed_needs(
     return {name: grafted_names[name] for name in binary.needed if name in grafted_names}
 
 
-def _require_fixed_path(member: str, libraries: Iterable[str]) -> str:
+def _require_path_in_site_packages(member: str, libraries: Iterable[str]) -> str:
     """Return where a member is installed, below site-packages.
 
     Programs and data go to folders of the environment, which lie elsewhere in every kind of environment.

@@ -31,7 +31,7 @@ from pytorch_build.test.outcomes import (
 
 if TYPE_CHECKING:
     from core.process import Ending
-    from pytorch_build.test.plugin import AppliedRule, Events
+    from pytorch_build.test.plugin import AppliedRule, EventLog
     from pytorch_build.test.upstream_tests import LimitsTable, TestFile
 
 # pytest-timeout stops a test at its limit. What does not let itself be stopped has as long again, up to this.
@@ -177,8 +177,8 @@ def run_file(file: TestFile, settings: RunSettings, *, name: str | None = None) 
     all_results = [results for results_of_launcher in series for results in results_of_launcher]
     matched_rules: set[str] = set()
     for results in all_results:
-        for events in results.run.events_of_processes:
-            matched_rules.update(name for name, tests in events.rules.items() if tests)
+        for event_log in results.run.event_logs:
+            matched_rules.update(name for name, tests in event_log.rules.items() if tests)
     if existing is None:
         existing = all_results[0].run.existing
     return FileRun(
@@ -312,7 +312,7 @@ class _Launcher:
         return ProcessRun(
             ending=ending,
             ended_at=time.time(),
-            events_of_processes=_read_events(folder),
+            event_logs=_read_event_logs(folder),
             output=process.tail(self.log, lines=_LOG_LINES),
         )
 
@@ -361,9 +361,9 @@ def _configuration(tree: Path) -> Sequence[str]:
     return ["--rootdir", str(tree)]
 
 
-def _read_events(folder: Path) -> Sequence[Events]:
+def _read_event_logs(folder: Path) -> Sequence[EventLog]:
     try:
-        return plugin.read_events(folder)
+        return plugin.read_event_logs(folder)
     except (DataError, MissingInputError) as problem:
         # The process is judged by its end, as one that wrote nothing.
         console.warn(str(problem))
@@ -397,7 +397,7 @@ def _run_series(launcher: _Launcher) -> Sequence[Results]:
         results = results_of(
             file.file,
             run,
-            test_seconds=limits.test_seconds,
+            test_timeout=limits.test_seconds,
             may_be_empty=launcher.settings.selects or bool(excluded),
         )
         all_results.append(results)

@@ -71,11 +71,11 @@ def planned_calls(
     if foreign_packages:
         calls.append(call_for_others(folder, foreign_packages, None))
 
-    gpu_family = _family_of_sdist(packages.names, context.gpu_family if context.gpu else "")
+    sdist_target = _sdist_target(packages.names, context.gpu_family if context.gpu else "")
     with ExitStack() as stack:
-        for files_of_source in packages.files_of_sources:
-            sources = stack.enter_context(files_of_source.source.opened(files_of_source.files, wait=0))
-            calls.append(call_for_ours(folder, files_of_source.files, sources, gpu_family=gpu_family))
+        for source_part in packages.source_parts:
+            sources = stack.enter_context(source_part.source.opened(source_part.files, wait=0))
+            calls.append(call_for_ours(folder, source_part.files, sources, gpu_family=sdist_target))
         yield calls
 
 
@@ -90,13 +90,18 @@ def _pins_of(tools: Sequence[Install]) -> Sequence[str]:
     return pins
 
 
-def _family_of_sdist(names: Collection[str], gpu_family: str) -> str:
-    """Return what the sdist of `rocm` is built for: a family or, of split packages, a target; else ""."""
-    layout = layouts.layout_of(names, where="The installation")
+def _sdist_target(distributions: Collection[str], gpu_family: str) -> str:
+    """Return what the sdist of `rocm` is built for beside these: the family or, of split packages, a target.
+
+    It is "" where no package of ROCm is installed.
+    """
+    layout = layouts.layout_of(distributions, where="The installation")
     if layout is None:
         return ""
     gpu_targets = sorted(
-        layouts.device_target(name) for name in names if name.startswith(_ROCM_DEVICE_PREFIX)
+        layouts.device_target(distribution)
+        for distribution in distributions
+        if distribution.startswith(_ROCM_DEVICE_PREFIX)
     )
     return layouts.sdk_target(layout, gpu_family, gpu_targets)
 

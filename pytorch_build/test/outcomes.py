@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from core import console, process
 from core.junit import OUTCOMES, Case, Outcome, clean, cut, first_line, worst
 from pytorch_build.check import some
-from pytorch_build.test.results import last_attempts
+from pytorch_build.test.results import merge_attempts_by_test
 
 if TYPE_CHECKING:
     from core.process import Ending
-    from pytorch_build.test.plugin import AppliedRule, Ended, Events
+    from pytorch_build.test.plugin import AppliedRule, Ended, EventLog
 
 # https://docs.pytest.org/en/stable/reference/exit-codes.html
 _TESTS_FAILED = 1
@@ -44,13 +44,13 @@ class ProcessRun:
     Attributes:
         ending: How it ended.
         ended_at: When, in seconds since 1970.
-        events_of_processes: What each pytest process in it wrote down; upstream's runner starts several.
+        event_logs: What each pytest process in it wrote down; upstream's runner starts several.
         output: The end of what it printed.
     """
 
     ending: Ending
     ended_at: float
-    events_of_processes: Sequence[Events]
+    event_logs: Sequence[EventLog]
     output: str
 
     @property
@@ -58,16 +58,16 @@ class ProcessRun:
         """The tests that exist; None where none was collected."""
         existing: set[str] = set()
         has_collected = False
-        for events in self.events_of_processes:
-            has_collected |= events.collected is not None
-            existing |= events.existing
+        for event_log in self.event_logs:
+            has_collected |= event_log.collected is not None
+            existing |= event_log.existing
         return frozenset(existing) if has_collected else None
 
     @property
     def could_collect(self) -> bool:
         """Whether the tests were collected, and nothing stood in the way."""
-        for events in self.events_of_processes:
-            if any(result.outcome == "error" for result in events.results):
+        for event_log in self.event_logs:
+            if any(result.outcome == "error" for result in event_log.results):
                 return False
         return self.existing is not None
 
@@ -75,8 +75,8 @@ class ProcessRun:
     def unreached(self) -> set[str]:
         """The tests that were about to run and never started."""
         unreached: set[str] = set()
-        for events in self.events_of_processes:
-            unreached.update(events.unreached)
+        for event_log in self.event_logs:
+            unreached.update(event_log.unreached)
         return unreached
 
 
@@ -93,14 +93,14 @@ def results_of(
     file: str,
     run: ProcessRun,
     *,
-    test_seconds: float = math.inf,
+    test_timeout: float = math.inf,
     may_be_empty: bool,
 ) -> Results:
-    """Return the results of one process of a test file, whose tests may take `test_seconds` each."""
-    cases = _cases_of_tests(file, run.events_of_processes)
-    failure = _failure_of_process(run, cases, test_seconds)
+    """Return the results of one process of a test file, whose tests may take `test_timeout` each."""
+    cases = _cases_of_tests(file, run.event_logs)
+    failure = _failure_of_process(run, cases, test_timeout)
     if failure is not None:
-        running_tests = [events.running for events in run.events_of_processes if events.running is not None]
+        running_tests = [event_log.running for event_log in run.event_logs if event_log.running is not None]
         failed_test = running_tests[0] if running_tests else file
         cases[failed_test] = _case_of_failure(file, failed_test, run, failure)
         return Results(
@@ -109,7 +109,7 @@ def results_of(
             ended_early=True,
         )
 
-    repeated_tests = _repeated_tests(run.events_of_processes)
+    repeated_tests = _repeated_tests(run.event_logs)
     if repeated_tests:
         failure = _Failure("error", f"{some(repeated_tests)} ended more than once")
     elif not cases and not may_be_empty:
@@ -130,7 +130,7 @@ def result_of_script(
     """Return the result of a program that is not a test file: it passed if it ended with status 0."""
     failure = _failure_of_stopped(ending)
     if failure is None and ending.returncode != 0:
-        line = first_line("", output) or f"it ended with status {ending.returncode}"
+        line = first_line(message="", text=output) or f"it ended with status {ending.returncode}"
         failure = _Failure("failed", line)
     if failure is None:
         return Case(
@@ -163,12 +163,14 @@ def explanation_by_rule(case: Case, rules: Mapping[str, AppliedRule]) -> str:
 # Results of tests
 
 
-def _cases_of_tests(file: str, events_of_processes: Sequence[Events]) -> dict[str, Case]:
+def _cases_of_tests(file: str, event_logs: Sequence[EventLog]) -> dict[str, Case]:
     """Return a result for each test; where upstream's runner ran one several times, the worst counts."""
     cases_of_test: dict[str, list[Case]] = {}
-    for events in events_of_processes:
-        attempts = [_case_of_attempt(file, result) for result in events.results if result.outcome != "unrun"]
-        for case in last_attempts(attempts):
+    for event_log in event_logs:
+        attempts = [
+            _case_of_attempt(file, result) for result in event_log.results if result.outcome != "unrun"
+        ]
+        for case in merge_attempts_by_test(attempts):
             cases_of_test.setdefault(case.test, []).append(case)
     return {test: worst(cases) for test, cases in cases_of_test.items()}
 
@@ -199,12 +201,12 @@ def _case_of_attempt(file: str, result: Ended) -> Case:
     )
 
 
-def _repeated_tests(events_of_processes: Sequence[Events]) -> list[str]:
+def _repeated_tests(event_logs: Sequence[EventLog]) -> list[str]:
     """Return the tests that ended more than once in one process although none was tried again."""
     repeated_tests: list[str] = []
-    for events in events_of_processes:
+    for event_log in event_logs:
         finished: set[str] = set()
-        for result in events.results:
+        for result in event_log.results:
             if result.test in finished:
                 repeated_tests.append(result.test)
             if result.outcome != "rerun":
@@ -240,10 +242,10 @@ def _case_of_failure(
 def _failure_of_process(
     run: ProcessRun,
     cases: Mapping[str, Case],
-    test_seconds: float,
+    test_timeout: float,
 ) -> _Failure | None:
     """Return why a process has failed beside its tests; None where pytest ended by itself."""
-    failure = _failure_of_running_test(run, test_seconds) or _failure_of_stopped(run.ending)
+    failure = _failure_of_running_test(run, test_timeout) or _failure_of_stopped(run.ending)
     if failure is not None:
         return failure
     has_failed_tests = any(case.failing for case in cases.values())
@@ -273,13 +275,13 @@ def _failure_of_pytest(status: int) -> _Failure:
     return _Failure("error", f"pytest {_EXIT_WORDS[status]} ({process.status(status)})")
 
 
-def _failure_of_running_test(run: ProcessRun, test_seconds: float) -> _Failure | None:
+def _failure_of_running_test(run: ProcessRun, test_timeout: float) -> _Failure | None:
     """Return how the process ended in a test that had started; None where none had."""
-    for events in run.events_of_processes:
-        if events.running is None:
+    for event_log in run.event_logs:
+        if event_log.running is None:
             continue
-        if run.ended_at - events.last_time >= test_seconds:
-            return _Failure("timeout", f"it did not end within {console.duration(test_seconds)}")
+        if run.ended_at - event_log.last_time >= test_timeout:
+            return _Failure("timeout", f"it did not end within {console.duration(test_timeout)}")
         status_text = process.status(run.ending.returncode)
         return _failure_of_stopped(run.ending) or _Failure("crashed", f"its process ended with {status_text}")
     return None
@@ -302,4 +304,6 @@ def _failure_before_tests(run: ProcessRun) -> _Failure | None:
         return _failure_of_pytest(status)
     if status == 0:
         return _Failure("crashed", f"the interpreter ended with {status_text} before pytest did")
-    return _Failure("error", f"pytest did not begin ({status_text}): {first_line('', run.output)}")
+    return _Failure(
+        "error", f"pytest did not begin ({status_text}): {first_line(message='', text=run.output)}"
+    )

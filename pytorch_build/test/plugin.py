@@ -90,8 +90,8 @@ _EVENT: TypeAdapter[Collected | Started | Ended] = TypeAdapter(
 )
 
 
-class Events:
-    """What one pytest process wrote down.
+class EventLog:
+    """What one pytest process wrote down of its tests.
 
     Attributes:
         collected: The tests that were about to run; None where it was not done with collecting them.
@@ -152,31 +152,31 @@ def arguments(path: Path, settings: Settings) -> Sequence[str]:
     return ("-p", PLUGIN, "--wheel-tests", str(path))
 
 
-def read_events(folder: Path) -> Sequence[Events]:
+def read_event_logs(folder: Path) -> Sequence[EventLog]:
     """Return the events of each process that wrote into a folder, in the order of their last ones."""
-    processes: list[Events] = []
+    event_logs: list[EventLog] = []
     for path in folder.glob("*.jsonl"):
-        events = read_events_of_process(path)
-        if events is not None:
-            processes.append(events)
-    return sorted(processes, key=lambda events: events.last_time)
+        event_log = read_event_log(path)
+        if event_log is not None:
+            event_logs.append(event_log)
+    return sorted(event_logs, key=lambda event_log: event_log.last_time)
 
 
-def read_events_of_process(path: Path) -> Events | None:
+def read_event_log(path: Path) -> EventLog | None:
     """Return the events of one process; None where it died before the first.
 
     A last line that was cut is left out: its writer died.
     """
-    events = Events()
+    event_log = EventLog()
     lines = read_text(path).splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):
         if not line.endswith("\n"):
             break
         try:
-            events.add(_EVENT.validate_json(line))
+            event_log.add(_EVENT.validate_json(line))
         except ValidationError as problem:
             first_line = str(problem).splitlines()[0]
             raise DataError(
                 f"{path}, line {number}: no event of the pytest plugin: {first_line}."
             ) from problem
-    return events if events.last_time else None
+    return event_log if event_log.last_time else None

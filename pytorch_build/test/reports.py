@@ -32,7 +32,6 @@ from pytorch_build.test.record import (
     why_report_differs,
 )
 from pytorch_build.test.results import (
-    DEFAULT_CONFIG,
     EXISTING,
     LEFT_OUT,
     CellResults,
@@ -42,6 +41,7 @@ from pytorch_build.test.results import (
     failure_line,
     gaps_of_files,
     merge_shards,
+    name_unless_default,
     report_of,
     unexplained_cases,
 )
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from core.cli.options import Common
     from core.run.stage import Stage
 
-# The property of a report, and the detail of a record, that was made of those of all shards.
-MERGED = "merged_shards"
+# The property of a report, and the detail of a record, that was made of those of all shards: their total.
+SHARD_COUNT_OF_TOTAL = "merged_shards"
 _MOST_REASONS = 10
 # A record names this many failed tests; the report has all.
 _MOST_FAILING = 200
@@ -63,7 +63,7 @@ _MOST_FAILING = 200
 
 def stage_name(origin: ReportOrigin, shard: Shard | None = None) -> str:
     """Name the stage in records: ``test_torch``, ``test_torch_distributed``, ``test_torch-2-of-6``."""
-    config = origin.config.removeprefix(DEFAULT_CONFIG)
+    config = name_unless_default(origin.config)
     suffix = f"_{config}" if config else ""
     return f"{origin.stage}{suffix}{_shard_suffix(shard)}"
 
@@ -84,7 +84,7 @@ def put_report(
 
     In the local run, reports of other numbers of shards are dropped.
     """
-    if not outputs.immutable and MERGED not in report.document.properties:
+    if not outputs.immutable and SHARD_COUNT_OF_TOTAL not in report.document.properties:
         _withdraw_other_shards(store, outputs, artifact_group, report)
 
     content = junit.write(document_of(report))
@@ -283,7 +283,7 @@ def record_of_shards(
             "status": "failed",
             "exit_code": CheckError.exit_code,
             "error": reason,
-            "details": {**outcomes_of(cell_results.results), MERGED: cell_results.shards},
+            "details": {**outcomes_of(cell_results.results), SHARD_COUNT_OF_TOTAL: cell_results.shards},
         }
         return merged.model_copy(update=failure)
 
@@ -298,7 +298,7 @@ def record_of_shards(
     document = junit.Document(
         cases=cell_results.results,
         suites=cell_results.suites,
-        properties={MERGED: str(cell_results.shards), **cell_results.properties},
+        properties={SHARD_COUNT_OF_TOTAL: str(cell_results.shards), **cell_results.properties},
     )
     report = Report(
         origin=cell_results.origin,
@@ -308,7 +308,7 @@ def record_of_shards(
     success = {
         "inputs": inputs,
         "input_digest": files.digest_of(inputs),
-        "details": {**report_details, MERGED: cell_results.shards},
+        "details": {**report_details, SHARD_COUNT_OF_TOTAL: cell_results.shards},
     }
     return merged.model_copy(update=success)
 
@@ -364,7 +364,7 @@ def reports_in_folder(folder: Path) -> Sequence[Report]:
             f"{folder} has no JUnit reports (*.xml).",
             hint="No report at all is a failure: see why no test ran.",
         )
-    return _without_merged(reports)
+    return _leave_out_totals(reports)
 
 
 def tested_groups(common: Common) -> Sequence[str]:
@@ -405,14 +405,15 @@ def read_reports(
 
     def read_report(key: str) -> Report:
         name = key.rpartition("/")[2]
-        unknown_origin = ReportOrigin(
+        # A group without a variant has the name of its family.
+        unrecorded_origin = ReportOrigin(
             gpu_family=artifact_group,
             folder=name.removesuffix(".xml"),
         )
         with store.open(key) as stream:
             report = report_of(
                 junit.read(stream),
-                origins.get(name, unknown_origin),
+                origins.get(name, unrecorded_origin),
                 filename=name,
             )
         # A run that was uploaded had another name before.
@@ -420,12 +421,12 @@ def read_reports(
 
     report_files = store.list(outputs.reports_prefix(artifact_group))
     keys = [file.key for file in report_files if file.key.endswith(".xml")]
-    return _without_merged(parallel.map_in_threads(read_report, keys))
+    return _leave_out_totals(parallel.map_in_threads(read_report, keys))
 
 
-def _without_merged(reports: Iterable[Report]) -> Sequence[Report]:
-    """Drop reports that were made of those of the shards, which are there themselves."""
-    return [report for report in reports if MERGED not in report.document.properties]
+def _leave_out_totals(reports: Iterable[Report]) -> Sequence[Report]:
+    """Leave out the totals of shards, whose own reports are there."""
+    return [report for report in reports if SHARD_COUNT_OF_TOTAL not in report.document.properties]
 
 
 def _records_of_tests(group_records: Iterable[Record]) -> Sequence[Record]:
@@ -433,7 +434,7 @@ def _records_of_tests(group_records: Iterable[Record]) -> Sequence[Record]:
     return [
         record
         for record in group_records
-        if record.stage.startswith(STAGE_PREFIX) and MERGED not in record.details
+        if record.stage.startswith(STAGE_PREFIX) and SHARD_COUNT_OF_TOTAL not in record.details
     ]
 
 
@@ -442,7 +443,7 @@ def _origin_of(
     artifact_group: str,
     outputs: RunOutputs,
 ) -> ReportOrigin:
-    config = read_inputs(record).config.removeprefix(DEFAULT_CONFIG)
+    config = name_unless_default(read_inputs(record).config)
     stage = record.stage.partition("-")[0]
     if config:
         stage = stage.removesuffix(f"_{config}")

@@ -21,6 +21,13 @@ from pytorch_build.test.record import UNEXPLAINED
 from pytorch_build.test.shards import Shard, parse_shard
 
 DEFAULT_CONFIG = "default"
+
+
+def name_unless_default(config: str) -> str:
+    """Return a configuration's name as stages and reports have it: "" for the default one."""
+    return "" if config == DEFAULT_CONFIG else config
+
+
 # The property of a test file: how many tests it has before anything chooses among them.
 EXISTING = "existing_tests"
 # Properties of a report: the test files that all shards together were to run, separated by spaces, and the
@@ -50,7 +57,7 @@ class ReportOrigin:
             self.torch_ref,
             self.gpu_family,
             self.python,
-            self.config.removeprefix(DEFAULT_CONFIG),
+            name_unless_default(self.config),
             self.folder,
         )
         return " ".join(part for part in parts if part) or "tests"
@@ -89,7 +96,7 @@ class ReportOrigin:
     def name(self) -> str:
         """The name of its reports: ``torch-release-2.10-cp312-distributed``."""
         name = record_name(self.stage.removeprefix("test_"), self.cell)
-        config = self.config.removeprefix(DEFAULT_CONFIG)
+        config = name_unless_default(self.config)
         return f"{name}-{config}" if config else name
 
 
@@ -150,7 +157,7 @@ class CellResults:
         return not self.problems and not self.failing
 
 
-def last_attempt(attempts: Sequence[Case]) -> Case:
+def merge_attempts(attempts: Sequence[Case]) -> Case:
     """Return one result for all attempts at a test, in their order: flaky if it failed and then passed."""
     result = attempts[-1]
     failure = next((case for case in attempts if case.failing), None)
@@ -177,12 +184,12 @@ def last_attempt(attempts: Sequence[Case]) -> Case:
     )
 
 
-def last_attempts(cases: Iterable[Case]) -> Sequence[Case]:
+def merge_attempts_by_test(cases: Iterable[Case]) -> Sequence[Case]:
     """Return one result for each test, in their order; of several of one test the first comes first."""
     attempts_of: dict[str, list[Case]] = {}
     for case in cases:
         attempts_of.setdefault(case.test, []).append(case)
-    return [last_attempt(attempts) for attempts in attempts_of.values()]
+    return [merge_attempts(attempts) for attempts in attempts_of.values()]
 
 
 def failure_line(case: Case) -> str:
@@ -228,7 +235,7 @@ def _origin_by_properties(properties: Mapping[str, str], known_origin: ReportOri
                 origin = replace(origin, **{name: properties[name]})
     if origin.stage:
         origin = replace(origin, folder="")
-    return replace(origin, config=origin.config.removeprefix(DEFAULT_CONFIG))
+    return replace(origin, config=name_unless_default(origin.config))
 
 
 def document_of(report: Report) -> Document:
@@ -276,7 +283,7 @@ def merge_shards(origin: ReportOrigin, reports: Sequence[Report]) -> CellResults
         for report in by_shard[shard]:
             shard_cases += report.document.cases
         shard_name = "" if shard is None else str(shard)
-        cases += [(case, shard_name) for case in last_attempts(shard_cases)]
+        cases += [(case, shard_name) for case in merge_attempts_by_test(shard_cases)]
 
     properties: dict[str, str] = {}
     suites: dict[str, Suite] = {}

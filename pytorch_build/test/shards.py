@@ -146,22 +146,23 @@ def show(plan: Plan, this_shard: Shard) -> None:
 
 def durations_of(documents: Iterable[Document]) -> Durations:
     """Record what reports say; of several attempts at a file the sum."""
-    seconds: dict[str, float] = defaultdict(float)
-    starting: dict[str, float] = defaultdict(float)
+    test_seconds: dict[str, float] = defaultdict(float)
+    start_seconds: dict[str, float] = defaultdict(float)
     for document in documents:
         for case in document.cases:
             if case.outcome not in {"crashed", "timeout"}:
-                seconds[_without_target(case.file)] += case.seconds
-        for file, starting_seconds in _starting_seconds(document).items():
-            starting[file] = max(starting[file], starting_seconds)
+                test_seconds[_without_target(case.file)] += case.seconds
+        # Every attempt starts the file again, and a plan counts one start.
+        for file, seconds in _start_seconds(document).items():
+            start_seconds[file] = max(start_seconds[file], seconds)
 
     durations: dict[str, FileDuration] = {}
-    for file in sorted(seconds):
+    for file in sorted(test_seconds):
         # What is not a file (a report of one that could not be collected) cannot be put into a shard.
         if file.endswith(".py"):
             durations[file] = FileDuration(
-                seconds=round(seconds[file], 3),
-                starting=round(starting[file], 3),
+                seconds=round(test_seconds[file], 3),
+                starting=round(start_seconds[file], 3),
             )
     return Durations(files=durations)
 
@@ -171,21 +172,21 @@ def _without_target(file: str) -> str:
     return file.partition("@")[0]
 
 
-def _starting_seconds(document: Document) -> Mapping[str, float]:
-    """Return what each file took beside its tests."""
+def _start_seconds(document: Document) -> Mapping[str, float]:
+    """Return what each file took beside its tests: its process, its imports, and collecting the tests."""
     test_seconds: dict[str, float] = defaultdict(float)
     for case in document.cases:
         test_seconds[_without_target(case.file)] += case.seconds
 
-    starting: dict[str, float] = {}
+    start_seconds: dict[str, float] = {}
     for suite_name, suite in document.suites.items():
         file = _without_target(suite_name)
         # pytest's suite does not name the file, which is clear where there is but one.
         if len(test_seconds) == 1:
             file = next(iter(test_seconds))
         remaining_seconds = suite.seconds - test_seconds.get(file, 0.0)
-        starting[file] = max(starting.get(file, 0.0), remaining_seconds)
-    return starting
+        start_seconds[file] = max(start_seconds.get(file, 0.0), remaining_seconds)
+    return start_seconds
 
 
 def latest_key(

@@ -197,12 +197,12 @@ def _run_pytest(
         )
     except ProcessError as problem:
         ending = process.Ending(returncode=problem.returncode or 1)
-        if not plugin.read_events(folder):
+        if not plugin.read_event_logs(folder):
             raise CheckError("pytest ended before any test ran, so no result is known.") from problem
     return ProcessRun(
         ending=ending,
         ended_at=time.time(),
-        events_of_processes=plugin.read_events(folder),
+        event_logs=plugin.read_event_logs(folder),
         output="",
     )
 

@@ -15,7 +15,7 @@ from core.junit import FAILING, OUTCOMES, Case, clean, counts
 from core.run import LOCAL_RUN
 from core.run.job_files import table, text
 from core.shell import command_line
-from pytorch_build.test.results import DEFAULT_CONFIG, CellResults, ReportOrigin
+from pytorch_build.test.results import CellResults, ReportOrigin, name_unless_default
 
 MOST_FAILURES = 300
 MOST_LISTED = 50
@@ -101,7 +101,7 @@ def _group_entry(cell_results: CellResults) -> GroupEntry:
 
     timed_cases.sort(key=lambda case: (-case.seconds, case.test))
     slowest_cases = timed_cases[:_MOST_SLOWEST]
-    slowest = [_case_entry(origin, case, "") for case in slowest_cases]
+    slowest = [_case_entry(origin, case, shard="") for case in slowest_cases]
     return GroupEntry(
         stage=origin.stage or origin.folder,
         torch_ref=origin.torch_ref,
@@ -174,7 +174,7 @@ def _repeating_options(origin: ReportOrigin, case: Case) -> dict[str, str]:
         "--artifact-group": origin.group,
     }
     if origin.stage == "test_torch":
-        options["--config"] = origin.config.removeprefix(DEFAULT_CONFIG)
+        options["--config"] = name_unless_default(origin.config)
         path = case.file.partition("@")[0]
         options["--include"] = path.removeprefix("test/").removesuffix(".py")
     if origin.stage != "test_rocm":
@@ -217,14 +217,14 @@ def markdown(results: Sequence[CellResults], *, title: str) -> str:
     blocks = [heading, _totals_table(results)]
     if problems:
         blocks += ["#### Results that cannot be trusted", *problems[:MOST_LISTED]]
-        blocks += _remainder(problems, MOST_LISTED, " problems")
+        blocks += _remainder(problems, MOST_LISTED, "problems")
     if failures:
         blocks += ["#### Failures", *failures[:MOST_FAILURES]]
-        blocks += _remainder(failures, MOST_FAILURES, " failures")
+        blocks += _remainder(failures, MOST_FAILURES, "failures")
     if flaky_rows:
         columns = ("test", "tests", "attempts", "failed with", "tried again by rule")
         blocks += ["#### Flaky: failed, then passed", table(columns, flaky_rows[:MOST_LISTED])]
-        blocks += _remainder(flaky_rows, MOST_LISTED, "")
+        blocks += _remainder(flaky_rows, MOST_LISTED, "tests")
     return "\n\n".join(blocks) + "\n"
 
 
@@ -237,7 +237,7 @@ def _remainder(
     number = len(rows) - most
     if number <= 0:
         return ()
-    return (f"and {number} more{noun}",)
+    return (f"and {number} more {noun}",)
 
 
 def list_outcomes(totals: Mapping[str, int]) -> str:
@@ -303,11 +303,11 @@ def _failure_item(
     shard: str,
 ) -> str:
     """Return a failure as an item of a list: the test, why it failed, and the command that repeats it."""
-    place = str(origin)
+    origin_and_shard = str(origin)
     if shard:
-        place += f", shard {shard}"
+        origin_and_shard += f", shard {shard}"
     name = as_code(case.test)
-    markdown_item = f"- {name} {case.outcome} ({text(place)})"
+    markdown_item = f"- {name} {case.outcome} ({text(origin_and_shard)})"
     if case.line:
         # A blank line would end the item, a line by itself needs a break.
         markdown_item += f"  \n  {as_code(case.line)}"

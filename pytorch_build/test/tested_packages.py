@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceFiles:
+class SourcePart:
     """Files of ours that one source has."""
 
     source: PackageSource
@@ -47,14 +47,14 @@ class TestedPackages:
     """What is tested.
 
     Attributes:
-        files_of_sources: Our files, by their source.
+        source_parts: Our files, by their source.
         foreign_requirements: What they require of other people's packages.
         prebuilt_requirements: Requirements in the place of projects that the torch ref does not build.
         gpu_targets: The gfx targets whose device code has to be there.
         description: Where the files come from; "" for the run's own outputs.
     """
 
-    files_of_sources: tuple[SourceFiles, ...]
+    source_parts: tuple[SourcePart, ...]
     foreign_requirements: tuple[str, ...] = ()
     prebuilt_requirements: tuple[str, ...] = ()
     gpu_targets: tuple[str, ...] = ()
@@ -64,8 +64,8 @@ class TestedPackages:
     def files(self) -> tuple[Candidate, ...]:
         """All of our files."""
         files: list[Candidate] = []
-        for files_of_source in self.files_of_sources:
-            files += files_of_source.files
+        for source_part in self.source_parts:
+            files += source_part.files
         return tuple(files)
 
     @property
@@ -101,7 +101,7 @@ def find_tested_packages(
         packages = packages_of_run(context, target)
         rocm_version = _rocm_of_builds(context)
 
-    files_of_sources = list(packages.files_of_sources)
+    source_parts = list(packages.source_parts)
     has_rocm = any(map(layouts.is_rocm, packages.names))
     if context.gpu and rocm_version and not has_rocm:
         # A ROCm that is not part of the run, in the version that its torch was built against.
@@ -115,21 +115,21 @@ def find_tested_packages(
             platform=context.common.outputs.platform,
         )
         rocm_files = tuple(map_in_threads(with_digest, rocm_source.files))
-        files_of_sources.append(SourceFiles(source=rocm_source.packages, files=rocm_files))
+        source_parts.append(SourcePart(source=rocm_source.packages, files=rocm_files))
 
     requirements = set(packages.prebuilt_requirements)
     distribution_names: list[str] = []
-    for files_of_source in files_of_sources:
+    for source_part in source_parts:
         required_by_files = others_required_by_files(
-            files_of_source.source,
-            files_of_source.files,
+            source_part.source,
+            source_part.files,
             python=target,
             platform=context.common.outputs.platform,
         )
         requirements.update(required_by_files)
-        distribution_names += [file.distribution for file in files_of_source.files]
+        distribution_names += [file.distribution for file in source_part.files]
     return TestedPackages(
-        files_of_sources=tuple(files_of_sources),
+        source_parts=tuple(source_parts),
         foreign_requirements=tuple(sorted(requirements)),
         prebuilt_requirements=packages.prebuilt_requirements,
         gpu_targets=targets_to_test(context, distribution_names),
@@ -137,11 +137,11 @@ def find_tested_packages(
     )
 
 
-def targets_to_test(context: Context, names: Collection[str]) -> tuple[str, ...]:
+def targets_to_test(context: Context, distributions: Collection[str] = ()) -> tuple[str, ...]:
     """Return the gfx targets whose device packages are tested.
 
-    They are this machine's; without a GPU of the family those that torch was built for, as far as the names
-    of packages say so.
+    They are this machine's; without a GPU of the family those that torch was built for, as far as the
+    names of distributions say so.
     """
     if not context.gpu:
         return ()
@@ -151,9 +151,9 @@ def targets_to_test(context: Context, names: Collection[str]) -> tuple[str, ...]
         return gpu_targets
 
     torch_targets: set[str] = set()
-    for name in names:
-        if name.startswith(TORCH.device_prefix):
-            torch_targets.add(layouts.device_target(name))
+    for distribution in distributions:
+        if distribution.startswith(TORCH.device_prefix):
+            torch_targets.add(layouts.device_target(distribution))
     built_targets = [gpu_target for gpu_target in gpu_targets if gpu_target in torch_targets]
     return tuple(built_targets) or gpu_targets
 
@@ -162,17 +162,17 @@ def _choose_files_for_tested_gpus(
     context: Context,
     files: Collection[Candidate],
     *,
-    place: str,
+    where: str,
 ) -> tuple[Candidate, ...]:
     """Return the files for the tested GPUs; of a ROCm with split packages none of them may be missing."""
     versions = {file.distribution: file.version for file in files}
     gpu_targets = targets_to_test(context, versions)
-    if layouts.layout_of(versions, where=place) == "split":
+    if layouts.layout_of(versions, where=where) == "split":
         rocm_version = versions[layouts.LIBRARIES]
         origin.require_devices(
             gpu_targets,
             versions,
-            where=place,
+            where=where,
             version=rocm_version,
         )
 
@@ -202,10 +202,10 @@ def packages_of_run(context: Context, target: Interpreter) -> TestedPackages:
     if names.isdisjoint(distributions()):
         raise _no_wheels_error(context, target, run_group)
 
-    place = f"Run {outputs.run_id} in {context.common.store}"
-    files_for_tested_gpus = _choose_files_for_tested_gpus(context, files.values(), place=place)
+    where = f"Run {outputs.run_id} in {context.common.store}"
+    files_for_tested_gpus = _choose_files_for_tested_gpus(context, files.values(), where=where)
     return TestedPackages(
-        files_of_sources=(SourceFiles(source=run_group, files=files_for_tested_gpus),),
+        source_parts=(SourcePart(source=run_group, files=files_for_tested_gpus),),
         prebuilt_requirements=_prebuilt_requirements(context),
     )
 
@@ -309,9 +309,9 @@ def _staged_packages(
     files += _staged_device_packages(candidates, versions)
     if context.gpu:
         files += _staged_rocm(candidates, rocm.version or lock.rocm_version)
-    files_for_tested_gpus = _choose_files_for_tested_gpus(context, files, place=source.description)
+    files_for_tested_gpus = _choose_files_for_tested_gpus(context, files, where=source.description)
     return TestedPackages(
-        files_of_sources=(SourceFiles(source=source, files=files_for_tested_gpus),),
+        source_parts=(SourcePart(source=source, files=files_for_tested_gpus),),
         prebuilt_requirements=_prebuilt_requirements(context),
         description=source.description,
     )
@@ -376,7 +376,7 @@ def _packages_of_source(
     console.say(f"torch {version} from {source.description}")
 
     gpu_family = context.gpu_family if context.gpu else ""
-    gpu_targets = targets_to_test(context, ())
+    gpu_targets = targets_to_test(context)
 
     def choose(requirements: Sequence[str]) -> Selection:
         return choose_packages(
@@ -400,7 +400,7 @@ def _packages_of_source(
         # This refuses packages of both layouts in one version.
         origin.with_layout(source, rocm_version, gpu_family)
     return TestedPackages(
-        files_of_sources=(SourceFiles(source=source, files=selection.files),),
+        source_parts=(SourcePart(source=source, files=selection.files),),
         foreign_requirements=selection.others,
         gpu_targets=targets_to_test(context, selection.versions),
         description=source.description,

@@ -29,7 +29,7 @@ from pytorch_build.sources.trees import checkout_options
 
 if TYPE_CHECKING:
     from pytorch_build.context import Context
-    from pytorch_build.lock.source_lock import LockedProject, SourceLock
+    from pytorch_build.lock.source_lock import SourceLock
 
 DATA = Path(__file__).with_name("configurations.toml")
 # A tree of its own: what builds work in is hipified, and has submodules that no test reads.
@@ -69,7 +69,9 @@ def check_out_tests(
 ) -> Tests:
     """Check upstream's tree out: one commit, without submodules, as upstream has it."""
     with console.group(f"checkout {FOLDER}"):
-        tree = sources.checkout(*_tree_to_check_out(context, lock, mirrors))
+        tree = sources.checkout(
+            lock.project(TORCH.name), _managed_path(context), _options_for_tests(context, mirrors)
+        )
     return _tests_of(tree)
 
 
@@ -79,7 +81,9 @@ def find_checked_out_tests(
     mirrors: Mapping[str, str],
 ) -> Tests | None:
     """Return upstream's tree as it lies there; None where `check_out_tests` has something to do."""
-    tree = sources.unchanged_tree(*_tree_to_check_out(context, lock, mirrors))
+    tree = sources.unchanged_tree(
+        lock.project(TORCH.name), _managed_path(context), _options_for_tests(context, mirrors)
+    )
     if tree is None:
         return None
     return _tests_of(tree)
@@ -93,14 +97,13 @@ def _tests_of(tree: sources.SourceTree) -> Tests:
     )
 
 
-def _tree_to_check_out(
-    context: Context,
-    lock: SourceLock,
-    mirrors: Mapping[str, str],
-) -> tuple[LockedProject, Path, sources.CheckoutOptions]:
-    path = sources.tree_path(context.common.sources, context.ref.name, FOLDER)
+def _managed_path(context: Context) -> Path:
+    return sources.tree_path(context.common.sources, context.ref.name, FOLDER)
+
+
+def _options_for_tests(context: Context, mirrors: Mapping[str, str]) -> sources.CheckoutOptions:
     options = checkout_options(context, 1, mirrors, TORCH.name)
-    return lock.project(TORCH.name), path, replace(options, submodules=False, hipify=False)
+    return replace(options, submodules=False, hipify=False)
 
 
 def tests_of_tree(tree: Path) -> Tests:

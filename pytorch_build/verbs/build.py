@@ -15,7 +15,7 @@ from core.run import stage, this_platform
 from core.run.job_files import set_outputs
 from core.status import Pending, Status
 from pytorch_build.build import machine
-from pytorch_build.build.build import Assumptions, Work, find_work, perform
+from pytorch_build.build.build import Assumptions, Work, build_wheel, find_work
 from pytorch_build.build.cache import KINDS, CompilerCache, require_store
 from pytorch_build.build.request import BuildRequest
 from pytorch_build.components import COMPONENTS, find_component
@@ -173,7 +173,7 @@ def run(arguments: argparse.Namespace) -> None:
         return
 
     work = find_work(request)
-    perform(work)
+    build_wheel(work)
     set_outputs(environment(), {f"{component.distribution}_version": work.inputs.version})
 
 
@@ -238,7 +238,7 @@ def _reasons_to_build(work: Work, assumptions: Assumptions) -> list[str]:
         dependencies = tuple(
             dependency for dependency in work.inputs.dependencies if not dependency.is_assumed
         )
-        outcome = perform(replace(work, inputs=replace(work.inputs, dependencies=dependencies)))
+        outcome = build_wheel(replace(work, inputs=replace(work.inputs, dependencies=dependencies)))
         return list(outcome.reasons) if isinstance(outcome, Pending) else []
 
     reasons: list[str] = []
@@ -253,10 +253,10 @@ def _run_in_container(arguments: argparse.Namespace, target: Interpreter, common
     """Run the same session in the manylinux image, which has the same checkout and run."""
     from pytorch_build.build import container
 
-    outer = container.outer_parser()
-    outer.add_argument("project")
-    outer.add_argument("--container", nargs="?")
-    session_arguments = container.inner_arguments(sys.argv[2:], outer)
+    outside_parser = container.parser_of_options_outside()
+    outside_parser.add_argument("project")
+    outside_parser.add_argument("--container", nargs="?")
+    session_arguments = container.arguments_inside(sys.argv[2:], outside_parser)
     if arguments.compiler_cache and not arguments.compiler_cache_read_only:
         from core.run.locations import origin_from, run_buckets
 

@@ -160,8 +160,8 @@ def _record_durations(
 
 
 def _report_as_json(run_id: str, all_results: Sequence[CellResults]) -> str:
-    data = summary.report_data(run_id, all_results)
-    return f"{data.model_dump_json(indent=1)}\n"
+    report_data = summary.report_data(run_id, all_results)
+    return f"{report_data.model_dump_json(indent=1)}\n"
 
 
 def _show(

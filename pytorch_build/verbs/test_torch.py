@@ -482,13 +482,13 @@ def _run_in_container(arguments: argparse.Namespace) -> None:
             "--container passes on AMD's devices, but --other-gpu needs others.", hint="Give one of them."
         )
     common = common_from(arguments)
-    outer = container.outer_parser()
-    outer.add_argument("--container", action="store_true")
-    outer.add_argument("--image")
+    outside_parser = container.parser_of_options_outside()
+    outside_parser.add_argument("--container", action="store_true")
+    outside_parser.add_argument("--image")
     session = ContainerSession(
         name="test_torch",
         python=require(common.python).series if common.python else "",
-        arguments=container.inner_arguments(arguments.words, outer),
+        arguments=container.arguments_inside(arguments.words, outside_parser),
         root=common.root,
     )
     devices = Devices()

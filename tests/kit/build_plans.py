@@ -10,7 +10,7 @@ from pytorch_build.build.compilers import Compiler
 from pytorch_build.build.facts import BuildFacts, TreeFacts
 from pytorch_build.build.inputs import BuildInputs, Dependency, RocmIdentity, build_flags
 from pytorch_build.build.plan import BuildPlan, plan_build
-from pytorch_build.build.toolchain import Provided
+from pytorch_build.build.toolchain import ToolchainParts
 from pytorch_build.components import COMPONENTS
 from pytorch_build.platforms import PLATFORMS
 from pytorch_build.sdk import RocmSdk
@@ -34,9 +34,9 @@ SDK_ROOTS: dict[str, PurePath] = {
     "linux": PurePosixPath("/env/rocm"),
     "windows": PureWindowsPath("C:/env/rocm"),
 }
-WINDOWS_LIBRARIES = Provided(
+WINDOWS_LIBRARIES = ToolchainParts(
     openmp=PureWindowsPath("C:/openmp/libomp140.x86_64.dll"),
-    uv=PureWindowsPath("C:/uv/bin/uv.dll"),
+    libuv=PureWindowsPath("C:/uv/bin/uv.dll"),
     licenses={
         "llvm-openmp": PureWindowsPath("C:/openmp/LICENSE"),
         "libuv": PureWindowsPath("C:/uv/LICENSE"),
@@ -83,7 +83,7 @@ def build_facts(platform: str = "linux", **changes: Any) -> BuildFacts:
         python=PYTHONS[platform],
         tree_facts=TREE_FACTS,
         rocm=rocm_sdk(platform),
-        provided=WINDOWS_LIBRARIES if platform == "windows" else Provided(),
+        toolchain_parts=WINDOWS_LIBRARIES if platform == "windows" else ToolchainParts(),
         compilers={"CXX": GCC},
         user_env={"PATH": "/usr/bin"},
     )
@@ -102,7 +102,7 @@ def plan_project(
     ref_env: Mapping[str, str] | None = None,
     base_env: Mapping[str, str] | None = None,
     facts: TreeFacts = TREE_FACTS,
-    provided: Provided | None = None,
+    toolchain_parts: ToolchainParts | None = None,
     sdk: RocmSdk | None = None,
     flash_attention: bool | None = None,
     clean: bool = False,
@@ -141,8 +141,8 @@ def plan_project(
     if not has_gpu:
         inputs = replace(inputs, rocm=None)
         machine_and_tree = replace(machine_and_tree, rocm=None, gpu_family="cpu")
-    if provided is not None:
-        machine_and_tree = replace(machine_and_tree, provided=provided)
+    if toolchain_parts is not None:
+        machine_and_tree = replace(machine_and_tree, toolchain_parts=toolchain_parts)
     if python is not None:
         machine_and_tree = replace(machine_and_tree, python=python)
     if compilers is not None:

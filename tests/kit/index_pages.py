@@ -7,8 +7,8 @@ from ci.publish import index as indexing
 from ci.publish.index import IndexUpdate, RecordSource, write_index
 from ci.publish.index.changes import PageSettings, make_project_pages
 from ci.publish.index.files import PageFile, RecordedFile, StoredFile, sort_files
-from ci.publish.index.html_pages import device_extras, write_flat_page, write_root_html
-from ci.publish.index.json_pages import RootPage, write_root_page
+from ci.publish.index.html_pages import device_extras, render_flat_page, render_root_html
+from ci.publish.index.json_pages import RootPage, render_root_json
 from ci.publish.index.listing import FLAT_PAGE, ROOT_PAGE
 from ci.publish.index.names import read_name
 from ci.publish.index.yanks import Yanks
@@ -94,9 +94,9 @@ def render_pages(title: str, page_files: Sequence[PageFile]) -> dict[str, str]:
         pages_of_project, section = make_project_pages(project, sort_files(files), settings)
         pages |= pages_of_project
         sections[project] = section
-    pages["simple/index.html"] = write_root_html(files_by_project)
-    pages[ROOT_PAGE] = write_root_page(RootPage(fingerprints=dict.fromkeys(files_by_project, "0")))
-    pages[FLAT_PAGE] = b"".join(write_flat_page(title, "", sections))
+    pages["simple/index.html"] = render_root_html(files_by_project)
+    pages[ROOT_PAGE] = render_root_json(RootPage(fingerprints=dict.fromkeys(files_by_project, "0")))
+    pages[FLAT_PAGE] = b"".join(render_flat_page(title, "", sections))
     return {path: page.decode() for path, page in pages.items()}
 
 

@@ -13,7 +13,7 @@ from ci.plan.job_variables import job_variables, values_of_planned_job
 from ci.plan.outputs import outputs
 from ci.plan.plan import plan
 from ci.publish.buckets import buckets
-from ci.verbs.configure import question
+from ci.verbs.configure import plan_basis
 from core.cli import Verb, verb_parser
 from core.cli.options import common_from
 from core.data import compact
@@ -86,7 +86,7 @@ class PlannedRun:
             options.append(f"--config-file={self.config_file}")
         _module, parser = verb_parser("ci", CONFIGURE)
         arguments = parser.parse_args(options)
-        return plan(question(arguments, common_from(arguments), env))
+        return plan(plan_basis(arguments, common_from(arguments), env))
 
     def _job_variables(self, step: SimulatedStep) -> Mapping[str, str]:
         """Return the variables of the job of the plan that a step names."""

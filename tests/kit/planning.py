@@ -1,4 +1,4 @@
-"""Plans for made-up events: an event's payload, the question it puts, and the plan that answers it."""
+"""Plans for made-up events: an event's payload, the basis of its plan, and the plan."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -6,8 +6,8 @@ from datetime import date
 from typing import Any
 
 from ci.plan import data, events, inputs
-from ci.plan.data import Data
-from ci.plan.decisions import DISPATCHES, Question
+from ci.plan.data import PlanData
+from ci.plan.decisions import DISPATCHES, PlanBasis
 from ci.plan.events import Changes
 from ci.plan.plan import plan
 from ci.publish.buckets import buckets
@@ -25,7 +25,7 @@ Payload = Mapping[str, Any]
 
 
 @functools.cache
-def ci_data() -> Data:
+def ci_data() -> PlanData:
     """Return the data that CI plans by."""
     return data.load()
 
@@ -70,20 +70,20 @@ def merge_group(branch: str = "main") -> dict[str, Any]:
     return {"action": "checks_requested", "merge_group": group}
 
 
-def question(
+def plan_basis(
     event_name: str,
     payload: Payload | None = None,
     *,
     files: Sequence[str] | None = (BUILT_FILE,),
     changes_note: str | None = None,
     inputs_of_call: Mapping[str, Any] | None = None,
-    data: Data | None = None,
+    data: PlanData | None = None,
     repository: str = REPOSITORY,
     release_type: str = "ci",
     today: date = TODAY,
     run_id: str = "17",
-) -> Question:
-    """Return what a plan is to answer for an event.
+) -> PlanBasis:
+    """Return what the plan of an event is made from.
 
     `files` are those that changed, or None where nobody can say. `inputs_of_call` take the place of the
     payload's inputs, as those of a calling workflow do.
@@ -91,7 +91,7 @@ def question(
     event = events.parse(event_name, payload or {}, repository=repository, ref_name="main")
     data = data or ci_data()
     requested = event.inputs if inputs_of_call is None else inputs_of_call
-    return Question(
+    return PlanBasis(
         event=event,
         inputs=inputs.read_inputs(requested, exact=event_name in DISPATCHES),
         labels=inputs.read_labels(event.labels or (), data),
@@ -112,15 +112,15 @@ def plan_event(
     files: Sequence[str] | None = (BUILT_FILE,),
     changes_note: str | None = None,
     inputs_of_call: Mapping[str, Any] | None = None,
-    data: Data | None = None,
+    data: PlanData | None = None,
     repository: str = REPOSITORY,
     release_type: str = "ci",
     today: date = TODAY,
     run_id: str = "17",
 ) -> Plan:
-    """Return the plan for an event; the arguments are those of `question`."""
+    """Return the plan for an event; the arguments are those of `plan_basis`."""
     return plan(
-        question(
+        plan_basis(
             event_name,
             payload,
             files=files,
@@ -151,15 +151,15 @@ def nightly_plan() -> Plan:
     return plan_event("schedule", release_type="nightly")
 
 
-def changed_data(**tables: Mapping[str, Any]) -> Data:
+def changed_data(**tables: Mapping[str, Any]) -> PlanData:
     """Return CI's data with other keys in some of its tables."""
     raw = ci_data().model_dump()
     for name, changes in tables.items():
         raw[name] = {**raw[name], **changes}
-    return Data.model_validate(raw)
+    return PlanData.model_validate(raw)
 
 
-def changed_runners(**tables: Mapping[str, Any]) -> Data:
+def changed_runners(**tables: Mapping[str, Any]) -> PlanData:
     """Return CI's data with other keys in some tables of its runners."""
     raw = ci_data().runners.model_dump()
     return changed_data(runners={name: {**raw[name], **changes} for name, changes in tables.items()})

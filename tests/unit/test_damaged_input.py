@@ -263,7 +263,7 @@ def read_yanked_files(content: bytes, _folder: Path) -> None:
     """Do with what is yanked what an index does."""
     yanks = read_yanks(content, location="yanked.json")
     yanks.reason(WHEEL, read_name(WHEEL))
-    yanks.of_project("demo")
+    yanks.text_of_project("demo")
     yanks.unlisted({WHEEL})
 
 

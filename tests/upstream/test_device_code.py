@@ -61,7 +61,7 @@ def test_every_bundle_of_a_real_library_is_read(jax_wheel: Path, tmp_path: Path)
     assert peak_memory() - memory_at_start < 300 * 1024
     assert device_code is not None
     assert device_code.targets == TARGETS
-    assert len(device_code.bundles) == device_code.registered == 45
+    assert len(device_code.bundles) == device_code.registered_count == 45
     assert sum(bundle.size for bundle in device_code.bundles) == 29_400_285
     for bundle in device_code.bundles:
         assert bundle.form == "zstd"

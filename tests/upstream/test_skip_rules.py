@@ -28,7 +28,7 @@ def collected(
     torch_python: Path,
     rules: tuple[plugin.AppliedRule, ...],
     tmp_path_factory: pytest.TempPathFactory,
-) -> plugin.Events:
+) -> plugin.EventLog:
     """Return what pytest collects with these rules."""
     folder = tmp_path_factory.mktemp("collected")
     settings = plugin.Settings(root=str(torch_sources), events=str(folder), rules=rules)
@@ -38,11 +38,11 @@ def collected(
 
     process.capture([*command, *FILES], cwd=torch_sources / "test", env=environment, check=False)
 
-    (events,) = plugin.read_events(folder)
+    (events,) = plugin.read_event_logs(folder)
     return events
 
 
-def test_a_pattern_takes_just_the_tests_that_it_means(collected: plugin.Events) -> None:
+def test_a_pattern_takes_just_the_tests_that_it_means(collected: plugin.EventLog) -> None:
     prefix = "test/test_unary_ufuncs.py::TestUnaryUfuncsCPU::test_reference_numerics_"
     infix = "_special_airy_ai_cpu_"
     tests_of_airy = {test for test in collected.existing if test.startswith(prefix) and infix in test}
@@ -52,12 +52,12 @@ def test_a_pattern_takes_just_the_tests_that_it_means(collected: plugin.Events) 
     assert 5 < len(tests_of_airy) < 100
 
 
-def test_every_real_id_is_a_pattern_for_itself(collected: plugin.Events) -> None:
+def test_every_real_id_is_a_pattern_for_itself(collected: plugin.EventLog) -> None:
     for test in sorted(collected.existing)[::50]:
         assert plugin.matches(test, test)
 
 
-def test_a_rule_whose_tests_are_gone_takes_none(collected: plugin.Events) -> None:
+def test_a_rule_whose_tests_are_gone_takes_none(collected: plugin.EventLog) -> None:
     assert [name for name, tests in collected.rules.items() if not tests] == ["mine.gone"]
 
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from ci.publish.index.files import PageFile, RecordedFile, StoredFile
 from ci.publish.index.html_pages import (
     page_format,
+    render_project_html,
+    render_rows,
+    render_section,
     requirement_of,
-    write_project_html,
-    write_rows,
-    write_section,
 )
-from ci.publish.index.json_pages import RootPage, digest_of, write_project_page
+from ci.publish.index.json_pages import RootPage, digest_of, render_project_json
 from ci.publish.index.listing import FLAT_PAGE, ROOT_FOLDER, ROOT_PAGE, Listing
 from ci.publish.index.sources import best_recorded_file
 from ci.publish.index.yanks import Yanks
@@ -74,7 +74,7 @@ class PageSettings:
         Their ETags show a page that was lost, cut short, or overwritten.
         """
         lines = [page_format(), self.dependencies_address or "", self.extras.get(project, "")]
-        lines.append(self.yanks.of_project(project))
+        lines.append(self.yanks.text_of_project(project))
         for filename, size, modified, etag, sidecar_etag in stored_files:
             lines.append(f"{filename} {size} {modified} {etag} {sidecar_etag}")
         return _digest([*lines, *page_etags])
@@ -162,12 +162,12 @@ def make_project_pages(
 ) -> tuple[Mapping[str, bytes], bytes]:
     """Return the pages of a project, by path, and its section of the flat page, from its files in order."""
     requirement = requirement_of(project, settings.extras.get(project, ""), page_files)
-    rows = write_rows(page_files)
-    html = write_project_html(requirement, project, rows, settings.dependencies_address)
+    rows = render_rows(page_files)
+    html = render_project_html(requirement, project, rows, settings.dependencies_address)
     pages: dict[str, bytes] = {}
     for path in settings.project_paths(project):
-        pages[path] = write_project_page(project, page_files) if path.endswith(".json") else html
-    return pages, write_section(requirement, project, rows)
+        pages[path] = render_project_json(project, page_files) if path.endswith(".json") else html
+    return pages, render_section(requirement, project, rows)
 
 
 def find_stale_paths(

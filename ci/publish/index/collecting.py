@@ -20,7 +20,7 @@ from ci.publish.index.files import (
 )
 from ci.publish.index.json_pages import RootPage, read_project_page
 from ci.publish.index.listing import ROOT_FOLDER, Listing
-from ci.publish.index.names import guess_project, read_name
+from ci.publish.index.names import guess_project, read_name, require_names
 from ci.publish.index.sources import HeldBackError, Source, is_local, join_key
 from core.errors import MissingInputError, StoreError, WheelError
 from core.parallel import JOBS, judge_in_threads, map_in_threads
@@ -164,8 +164,8 @@ class Collector:
         if not missing_filenames:
             return
 
-        for filename in missing_filenames:
-            read_name(filename)
+        # A name that no index could list is the worse mistake.
+        require_names(missing_filenames)
         other_files = ""
         if len(missing_filenames) > 1:
             other_files = f" (and {len(missing_filenames) - 1} more)"

@@ -14,7 +14,7 @@ from html import escape
 from typing import NamedTuple
 
 from ci.publish.index.files import PageFile, RecordedFile, StoredFile, newest_version
-from ci.publish.index.json_pages import format_time, write_project_page
+from ci.publish.index.json_pages import format_time, render_project_json
 from ci.publish.index.names import read_name, relative_address
 from core import console
 from core.errors import DataError
@@ -59,12 +59,12 @@ def device_extras(projects: Iterable[str]) -> Mapping[str, str]:
     return extras
 
 
-def write_rows(page_files: Sequence[PageFile]) -> str:
+def render_rows(page_files: Sequence[PageFile]) -> str:
     """Return a line for each file, as the flat page links it."""
-    return "".join(_write_row(page_file) for page_file in page_files)
+    return "".join(_render_row(page_file) for page_file in page_files)
 
 
-def write_section(
+def render_section(
     requirement: str,
     project: str,
     rows: str,
@@ -72,11 +72,11 @@ def write_section(
     """Return a project's part of the flat page."""
     file_count = console.counted(rows.count("<li>"), "file")
     summary = f"<summary><h2>{project}</h2> <span>{file_count}</span></summary>"
-    commands = _write_commands([requirement], _FLAT_PAGE_OPTION)
+    commands = _render_commands([requirement], _FLAT_PAGE_OPTION)
     return f"<details>\n{summary}\n{commands}<ul>\n{rows}</ul>\n</details>\n".encode()
 
 
-def write_project_html(
+def render_project_html(
     requirement: str,
     project: str,
     rows: str,
@@ -93,21 +93,21 @@ def write_project_html(
     if dependencies_address is not None:
         others = f'<var data-to="{dependencies_address}">ADDRESS-OF-DEPENDENCIES</var>'
         options = f"--index-url {others} --extra-index-url {index}"
-    commands = _write_commands([requirement], options)
-    head = _write_head(f"Links for {project}")
+    commands = _render_commands([requirement], options)
+    head = _render_head(f"Links for {project}")
     links = rows.replace(_ROW_START, f"{_ROW_START}../../")
     return f"{head}{commands}<ul>\n{links}</ul>\n{_FOOT}".encode()
 
 
-def write_root_html(projects: Collection[str]) -> bytes:
+def render_root_html(projects: Collection[str]) -> bytes:
     """Return the list of projects, ``simple/index.html``, which changes with their names alone."""
     links = "".join(f'<li><a href="{project}/">{project}</a></li>\n' for project in sorted(projects))
     count = console.counted(len(projects), "project")
-    head = _write_head("Simple index")
+    head = _render_head("Simple index")
     return f"{head}<p>{count}</p>\n<ul>\n{links}</ul>\n{_FOOT}".encode()
 
 
-def write_notices(notices: Iterable[Notice]) -> str:
+def render_notices(notices: Iterable[Notice]) -> str:
     """Return what the flat page says above its files."""
     sections: list[str] = []
     for notice in notices:
@@ -120,7 +120,7 @@ def write_notices(notices: Iterable[Notice]) -> str:
     return "".join(sections)
 
 
-def write_flat_page(
+def render_flat_page(
     title: str,
     notices: str,
     sections: Mapping[str, Section],
@@ -128,8 +128,8 @@ def write_flat_page(
     """Return the flat page, in parts that together may be large."""
     file_count = sum(bytes(section).count(b"\n<li>") for section in sections.values())
     count = console.counted(file_count, "file")
-    install_commands = _write_install_commands(sections)
-    head = f"{_write_head(escape(title))}<p>{count}</p>\n{install_commands}{notices}"
+    install_commands = _render_install_commands(sections)
+    head = f"{_render_head(escape(title))}<p>{count}</p>\n{install_commands}{notices}"
     ordered_sections = [sections[project] for project in sorted(sections)]
     return [head.encode(), *ordered_sections, _FOOT.encode()]
 
@@ -151,14 +151,14 @@ def page_format() -> str:
     recorded_file = RecordedFile("a-1-py3-none-any.whl", 1, "0" * 64, "1" * 64, ">=3")
     stored_file = StoredFile("a-1-py3-none-any.whl", 1, 0, "e", "m")
     page_file = PageFile(recorded_file, stored_file, read_name(stored_file.filename), "why")
-    rows = write_rows([page_file])
+    rows = render_rows([page_file])
     extra = "".join(device_extras(["amd-a-device-gfx1", "rocm-sdk-device-gfx1"]).values())
     pages = [
-        write_project_html("a==1", "a", rows, None),
-        write_project_html("a==1", "a", rows, "../deps"),
-        write_project_page("a", [page_file]),
-        write_root_html(["a"]),
-        *write_flat_page("t", "", {"a": write_section(f"a{extra}==1", "a", rows)}),
+        render_project_html("a==1", "a", rows, None),
+        render_project_html("a==1", "a", rows, "../deps"),
+        render_project_json("a", [page_file]),
+        render_root_html(["a"]),
+        *render_flat_page("t", "", {"a": render_section(f"a{extra}==1", "a", rows)}),
     ]
 
     return hashlib.sha256(b"".join(pages)).hexdigest()[:12]
@@ -173,7 +173,7 @@ def requirement_of(
     return f"{project}{extra}=={newest_version(page_files)}"
 
 
-def _write_row(page_file: PageFile) -> str:
+def _render_row(page_file: PageFile) -> str:
     recorded_file, stored_file, _name, yank_reason = page_file
     attributes = ""
     if recorded_file.requires_python is not None:
@@ -197,19 +197,19 @@ def _write_row(page_file: PageFile) -> str:
     )
 
 
-def _write_head(title: str) -> str:
+def _render_head(title: str) -> str:
     return _HEAD.replace("@TITLE@", title)
 
 
-def _write_install_commands(sections: Mapping[str, Section]) -> str:
+def _render_install_commands(sections: Mapping[str, Section]) -> str:
     """Return the commands that install PyTorch from a flat page, else ROCm; none where it has neither."""
-    requirements = _requirements_of_people(sections)
+    requirements = _usual_requirements(sections)
     if not requirements:
         return ""
-    return f"<section>\n{_write_commands(requirements, _FLAT_PAGE_OPTION)}</section>\n"
+    return f"<section>\n{_render_commands(requirements, _FLAT_PAGE_OPTION)}</section>\n"
 
 
-def _requirements_of_people(sections: Mapping[str, Section]) -> Sequence[str]:
+def _usual_requirements(sections: Mapping[str, Section]) -> Sequence[str]:
     """Return what most people install of these projects, in one command."""
     if "torch" not in sections:
         return [_requirement_of_section(sections["rocm"])] if "rocm" in sections else []
@@ -237,7 +237,7 @@ def _local_label(requirement: str) -> str:
     return requirement.partition("+")[2]
 
 
-def _write_commands(requirements: Iterable[str], index_option: str) -> str:
+def _render_commands(requirements: Iterable[str], index_option: str) -> str:
     quoted_requirements = " ".join(f'"{requirement}"' for requirement in requirements)
     lines = [
         f"<pre>{tool} install {quoted_requirements} {index_option}</pre>\n" for tool in ("pip", "uv pip")

@@ -56,7 +56,7 @@ class RootPage:
     record_etags: Mapping[str, str] = field(default_factory=dict)
 
 
-def write_root_page(root: RootPage) -> bytes:
+def render_root_json(root: RootPage) -> bytes:
     """Return the bytes of ``simple/index.json``."""
     projects = [
         {"name": name, "_fingerprint": fingerprint} for name, fingerprint in sorted(root.fingerprints.items())
@@ -88,7 +88,7 @@ def read_root_page(content: bytes) -> RootPage:
         return RootPage()
 
 
-def write_project_page(project: str, page_files: Sequence[PageFile]) -> bytes:
+def render_project_json(project: str, page_files: Sequence[PageFile]) -> bytes:
     """Return the bytes of ``simple/{project}/index.json``, one file a line."""
     # One call for all takes much less than a call for each. No text holds what a line begins with, as its
     # quotation marks would be escaped.

@@ -38,7 +38,7 @@ class EventError(ValueError):
     """A message that names no object of a bucket."""
 
 
-class Place(NamedTuple):
+class BucketKey(NamedTuple):
     """An object of a bucket, or a folder of wheels in one."""
 
     bucket: str
@@ -57,7 +57,7 @@ class Message(NamedTuple):
     """
 
     message_id: str
-    changed_objects: tuple[Place, ...] = ()
+    changed_objects: tuple[BucketKey, ...] = ()
     problem: str | None = None
 
 
@@ -78,7 +78,7 @@ def handle(
     folders: re.Pattern[str],
 ) -> Mapping[str, Sequence[Mapping[str, str]]]:
     """Write the pages of every folder that an event names, each once; return the messages that failed."""
-    message_ids_by_folder: dict[Place, set[str]] = defaultdict(set)
+    message_ids_by_folder: dict[BucketKey, set[str]] = defaultdict(set)
     failed_ids: set[str] = set()
     for message in messages(event):
         if message.problem is not None:
@@ -105,7 +105,7 @@ def handle(
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in sorted(failed_ids)]}
 
 
-def _try_to_write_pages(open_bucket: Callable[[str], Store], folder: Place) -> Exception | None:
+def _try_to_write_pages(open_bucket: Callable[[str], Store], folder: BucketKey) -> Exception | None:
     """Write a folder's pages; return the problem, from which other folders' messages are not to suffer."""
     try:
         _write_pages(open_bucket(folder.bucket), folder)
@@ -115,7 +115,7 @@ def _try_to_write_pages(open_bucket: Callable[[str], Store], folder: Place) -> E
     return None
 
 
-def _write_pages(store: Store, folder: Place) -> None:
+def _write_pages(store: Store, folder: BucketKey) -> None:
     source = UploadedSource(store=store)
     update = write_index(store, folder.key, source, title=title_of(folder.key), strict=False)
     _log.info(
@@ -130,7 +130,7 @@ def _write_pages(store: Store, folder: Place) -> None:
         _log.info("%s is not listed: %s", key, reason)
 
 
-def folder_of(changed_object: Place, folders: re.Pattern[str]) -> Place | None:
+def folder_of(changed_object: BucketKey, folders: re.Pattern[str]) -> BucketKey | None:
     """Return the folder whose pages follow a change; None for what no page lists, such as a page."""
     folder, _slash, name = changed_object.key.rpartition("/")
     if is_page(changed_object.key) or not folders.fullmatch(folder):
@@ -138,7 +138,7 @@ def folder_of(changed_object: Place, folders: re.Pattern[str]) -> Place | None:
     is_listed = name.removesuffix(SIDECAR_SUFFIX).endswith(DISTRIBUTION_SUFFIXES)
     if not is_listed and name != YANKS_FILE:
         return None
-    return Place(changed_object.bucket, folder)
+    return BucketKey(changed_object.bucket, folder)
 
 
 def title_of(folder: str) -> str:
@@ -160,7 +160,7 @@ def messages(event: Mapping[str, Any]) -> Sequence[Message]:
     queue_records = [record for record in records if isinstance(record, dict)]
     if any(record.get("eventSource") == "aws:sqs" for record in queue_records):
         return [_read_message(record) for record in queue_records]
-    return [Message("", tuple(_changed_objects(event)))]
+    return [Message(message_id="", changed_objects=tuple(_changed_objects(event)))]
 
 
 def _read_message(record: Mapping[str, Any]) -> Message:
@@ -184,15 +184,15 @@ def _parse(text: object) -> Mapping[str, Any]:
     return document
 
 
-def _changed_objects(event: object) -> Iterator[Place]:
+def _changed_objects(event: object) -> Iterator[BucketKey]:
     match event:
         case {"Event": "s3:TestEvent"}:
             return
         # EventBridge's
         case {"detail": {"bucket": {"name": bucket}, "object": {"key": key}}}:
-            yield Place(str(bucket), str(key))
+            yield BucketKey(str(bucket), str(key))
         case {"s3": {"bucket": {"name": bucket}, "object": {"key": key}}}:
-            yield Place(str(bucket), unquote_plus(str(key)))
+            yield BucketKey(str(bucket), unquote_plus(str(key)))
         # An SNS topic's, through a queue or not
         case {"Message": message} | {"Sns": {"Message": message}}:
             yield from _changed_objects(_parse(message))

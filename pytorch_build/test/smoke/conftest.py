@@ -111,7 +111,7 @@ def device(request):
 
 
 @pytest.fixture
-def close():
+def assert_close():
     """Return the comparison: both as nested lists of numbers, so that no torch is needed to compare."""
 
     def compare(tensor, expected, tolerance=1e-4):

@@ -94,20 +94,20 @@ def tensor(torch, device):
 
 
 @pytest.mark.needs("torch.bmm", "torch.einsum", "torch.addmm")
-def test_the_matmul_family_agrees(torch, tensor, close):
+def test_the_matmul_family_agrees(torch, tensor, assert_close):
     a = tensor(A)
     b = tensor(B)
 
-    close(torch.mm(a, b), A_TIMES_B)
-    close(a @ b, A_TIMES_B)
-    close(torch.matmul(a, b), A_TIMES_B)
+    assert_close(torch.mm(a, b), A_TIMES_B)
+    assert_close(a @ b, A_TIMES_B)
+    assert_close(torch.matmul(a, b), A_TIMES_B)
     batch_product = torch.bmm(a.unsqueeze(0), b.unsqueeze(0))
-    close(batch_product[0], A_TIMES_B)
-    close(torch.einsum("ij,jk->ik", a, b), A_TIMES_B)
-    close(torch.addmm(torch.ones_like(a), a, b), ONE_PLUS_A_TIMES_B)
-    close(torch.mv(a, tensor([1.0, 1.0])), [3.0, 7.0])
-    close(torch.dot(a[0], a[1]), 11.0)
-    close(a.t(), A_TRANSPOSED)
+    assert_close(batch_product[0], A_TIMES_B)
+    assert_close(torch.einsum("ij,jk->ik", a, b), A_TIMES_B)
+    assert_close(torch.addmm(torch.ones_like(a), a, b), ONE_PLUS_A_TIMES_B)
+    assert_close(torch.mv(a, tensor([1.0, 1.0])), [3.0, 7.0])
+    assert_close(torch.dot(a[0], a[1]), 11.0)
+    assert_close(a.t(), A_TRANSPOSED)
 
 
 @pytest.mark.needs("torch.bmm")
@@ -128,37 +128,37 @@ def test_a_big_product_is_right(torch, device):
 
 
 @pytest.mark.needs("torch.linalg.solve")
-def test_linear_systems_are_solved(torch, tensor, close):
+def test_linear_systems_are_solved(torch, tensor, assert_close):
     a = tensor(A)
 
-    close(torch.linalg.solve(a, tensor([5.0, 11.0])), [1.0, 2.0])
-    close(torch.linalg.inv(a), A_INVERTED)
-    close(torch.linalg.det(a), -2.0)
+    assert_close(torch.linalg.solve(a, tensor([5.0, 11.0])), [1.0, 2.0])
+    assert_close(torch.linalg.inv(a), A_INVERTED)
+    assert_close(torch.linalg.det(a), -2.0)
 
 
 @pytest.mark.needs("torch.linalg.svd")
-def test_singular_values_are_known(torch, tensor, close):
+def test_singular_values_are_known(torch, tensor, assert_close):
     matrix = tensor(TRIANGULAR)
 
     singular_values = torch.linalg.svdvals(matrix)
     u, s, v = torch.linalg.svd(matrix)
 
-    close(singular_values, [45**0.5, 5**0.5])
-    close(u @ torch.diag(s) @ v, TRIANGULAR)
+    assert_close(singular_values, [45**0.5, 5**0.5])
+    assert_close(u @ torch.diag(s) @ v, TRIANGULAR)
 
 
 @pytest.mark.needs("torch.linalg.svd")
-def test_decompositions_have_known_values(torch, tensor, close):
+def test_decompositions_have_known_values(torch, tensor, assert_close):
     matrix = tensor(SYMMETRIC)
 
     factor = torch.linalg.cholesky(matrix)
     eigenvalues = torch.linalg.eigvalsh(matrix)
     q, r = torch.linalg.qr(matrix)
 
-    close(factor, CHOLESKY_FACTOR)
-    close(eigenvalues, [2.0, 4.0])
-    close(q @ r, SYMMETRIC)
-    close(q.t() @ q, IDENTITY)
+    assert_close(factor, CHOLESKY_FACTOR)
+    assert_close(eigenvalues, [2.0, 4.0])
+    assert_close(q @ r, SYMMETRIC)
+    assert_close(q.t() @ q, IDENTITY)
 
 
 @pytest.mark.needs("torch.linalg.svd")
@@ -196,13 +196,13 @@ TWOS = [
 
 
 @pytest.mark.needs("torch.nn.functional.conv2d")
-def test_convolutions_have_known_values(torch, tensor, device, close):
+def test_convolutions_have_known_values(torch, tensor, device, assert_close):
     from torch.nn.functional import conv2d, conv_transpose2d
 
     box = torch.ones(1, 1, 2, 2, device=device)
 
-    close(conv2d(tensor([[IMAGE]]), box), [[SUMS_OF_FOUR]])
-    close(conv_transpose2d(tensor([[[[2.0]]]]), box), [[TWOS]])
+    assert_close(conv2d(tensor([[IMAGE]]), box), [[SUMS_OF_FOUR]])
+    assert_close(conv_transpose2d(tensor([[[[2.0]]]]), box), [[TWOS]])
 
 
 @pytest.mark.needs("torch.nn.functional.conv2d")
@@ -256,14 +256,14 @@ def test_complex_numbers_multiply(torch, name, device):
 
 
 @pytest.mark.needs("torch.autograd.grad")
-def test_an_autograd_step_has_known_gradients(torch, device, close):
+def test_an_autograd_step_has_known_gradients(torch, device, assert_close):
     x = torch.tensor([1.0, 2.0, 3.0], device=device, requires_grad=True)
 
     (x * x * x).sum().backward()
     (gradient_of_square,) = torch.autograd.grad((x * x).sum(), x)
 
-    close(x.grad, [3.0, 12.0, 27.0])
-    close(gradient_of_square, [2.0, 4.0, 6.0])
+    assert_close(x.grad, [3.0, 12.0, 27.0])
+    assert_close(gradient_of_square, [2.0, 4.0, 6.0])
 
 
 def train(model, optimizer, loss_of, *, steps):
@@ -277,7 +277,7 @@ def train(model, optimizer, loss_of, *, steps):
 
 
 @pytest.mark.needs("torch.optim.SGD")
-def test_a_training_loop_finds_the_line(torch, device, close):
+def test_a_training_loop_finds_the_line(torch, device, assert_close):
     torch.manual_seed(0)
     x = torch.linspace(-1, 1, 64, device=device).unsqueeze(1)
     y = 3 * x + 0.5
@@ -292,8 +292,8 @@ def test_a_training_loop_finds_the_line(torch, device, close):
     )
 
     assert loss < 1e-5
-    close(model.weight.detach(), [[3.0]], 1e-2)
-    close(model.bias.detach(), [0.5], 1e-2)
+    assert_close(model.weight.detach(), [[3.0]], 1e-2)
+    assert_close(model.bias.detach(), [0.5], 1e-2)
 
 
 PAIRS = [

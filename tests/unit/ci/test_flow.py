@@ -9,7 +9,7 @@ import pytest
 
 from ci import flow, interpreters
 from ci.flow import configure_options_of_release, make_plan
-from ci.jobs import Job, Target
+from ci.jobs import FlowSettings, Job
 from core import run
 from core.cli.options import Common
 from core.errors import MissingInputError, ProcessError, UsageError
@@ -105,7 +105,9 @@ def test_refuses_a_layout_where_no_rocm_is_packaged() -> None:
 
 def test_refuses_a_layout_for_a_plan_that_packages_no_rocm() -> None:
     with pytest.raises(UsageError, match="--rocm-layout"):
-        flow.run_plan(configure_options_of_release("rehearsal"), Target(rocm_layout="split"), dry_run=True)
+        flow.run_plan(
+            configure_options_of_release("rehearsal"), FlowSettings(rocm_layout="split"), dry_run=True
+        )
 
 
 def test_a_policy_is_for_builds_and_checks(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,9 +144,9 @@ def jobs_run(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
 
 
 def test_a_plan_is_written_resolved_and_run(jobs_run: list[Job], tmp_path: Path) -> None:
-    flow.run_plan(PULL_REQUEST, Target(), root=tmp_path)
+    flow.run_plan(PULL_REQUEST, FlowSettings(), root=tmp_path)
 
-    assert Plan.read(tmp_path / Target().plan_file).build_pytorch.value
+    assert Plan.read(tmp_path / FlowSettings().plan_file).build_pytorch.value
     assert [job.kind for job in jobs_run] == [
         "setup",
         "build_rocm",
@@ -158,7 +160,7 @@ def test_a_plan_is_written_resolved_and_run(jobs_run: list[Job], tmp_path: Path)
 
 def test_a_plan_without_jobs_is_a_failure(jobs_run: list[Job], tmp_path: Path) -> None:
     with pytest.raises(MissingInputError):
-        flow.run_plan(["--event=pull_request", "--changed=docs/x.md"], Target(), root=tmp_path)
+        flow.run_plan(["--event=pull_request", "--changed=docs/x.md"], FlowSettings(), root=tmp_path)
 
     assert jobs_run == []
 
@@ -175,7 +177,7 @@ def test_a_plan_that_cannot_be_resolved_ends_the_flow(
     monkeypatch.setattr(flow, "NoxRunner", lambda *_arguments, **_options: fail)
 
     with pytest.raises(ProcessError, match="setup"):
-        flow.run_plan(PULL_REQUEST, Target(), root=tmp_path)
+        flow.run_plan(PULL_REQUEST, FlowSettings(), root=tmp_path)
 
     assert names == ["setup"]
 
@@ -198,7 +200,7 @@ def test_a_release_type_that_is_misspelt_is_answered_with_the_nearest() -> None:
 
 
 def test_a_rehearsal_promotes_the_sample_on_any_machine() -> None:
-    plan = make_plan(configure_options_of_release("rehearsal"), Target())
+    plan = make_plan(configure_options_of_release("rehearsal"), FlowSettings())
 
     assert plan.promote.value
     assert {cell.gpu_family for cell in plan.jobs} == {"cpu"}
@@ -230,7 +232,7 @@ def test_a_further_input_is_passed_on() -> None:
 def test_a_release_says_first_where_its_wheels_go(capsys: pytest.CaptureFixture[str]) -> None:
     options = configure_options_of_release("rehearsal")
 
-    flow.run_plan(options, Target(distribution_store="/dist"), dry_run=True)
+    flow.run_plan(options, FlowSettings(distribution_store="/dist"), dry_run=True)
 
     assert "staging and release index: /dist" in capsys.readouterr().err
 
@@ -240,7 +242,7 @@ def test_a_dry_run_prints_a_step_after_what_it_needs(capsys: pytest.CaptureFixtu
         "nightly", families="gfx94X-dcgpu", torch_refs="release/2.14", pythons="3.12"
     )
 
-    flow.run_plan(options, Target(), dry_run=True)
+    flow.run_plan(options, FlowSettings(), dry_run=True)
 
     first_sessions = [line.split()[2] for line in capsys.readouterr().out.splitlines()]
     assert first_sessions.index("stage") < first_sessions.index("test_rocm")

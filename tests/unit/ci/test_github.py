@@ -26,6 +26,7 @@ QUERY = RunQuery(
     branch="main",
     require_successful=False,
 )
+ARTIFACTS = "what a run has"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +185,7 @@ def test_finds_the_newest_successful_run_of_a_commit(server: GitHubServer) -> No
         require_successful=True,
     )
 
-    run = find_run(server.client("secret"), query, lambda run: not run.fork)
+    run, _artifacts = find_run(server.client("secret"), query, lambda run: None if run.fork else ARTIFACTS)
 
     assert run.run_id == "17123441166"
     assert server.paths[0] == "/repos/ROCm/TheRock/commits/ddddddd"
@@ -389,9 +390,9 @@ def hub_of(*run_ids: str) -> Any:
 def test_takes_the_newest_run_with_artifacts() -> None:
     hub = hub_of("5", "4", "3")
 
-    run = find_run(hub, SUCCESSFUL, lambda run: run.run_id in {"4", "3"})
+    run, artifacts = find_run(hub, SUCCESSFUL, lambda run: {"4": "four", "3": "three"}.get(run.run_id))
 
-    assert run.run_id == "4"
+    assert (run.run_id, artifacts) == ("4", "four")
     assert hub.listed == 2
 
 
@@ -401,14 +402,16 @@ def test_takes_the_newest_run_with_artifacts() -> None:
 def test_takes_other_runs_than_successful_ones_only_when_asked(status: str, conclusion: str) -> None:
     hub: Any = FakeGitHub([github_run("2", status=status, conclusion=conclusion), github_run("1")])
 
-    assert find_run(hub, SUCCESSFUL, lambda _: True).run_id == "1"
-    assert find_run(hub, QUERY, lambda _: True).run_id == "2"
+    successful_run, _artifacts = find_run(hub, SUCCESSFUL, lambda _: ARTIFACTS)
+    newest_run, _artifacts = find_run(hub, QUERY, lambda _: ARTIFACTS)
+
+    assert (successful_run.run_id, newest_run.run_id) == ("1", "2")
 
 
 def test_asks_for_the_whole_of_a_short_commit() -> None:
     hub = hub_of("1")
 
-    find_run(hub, replace(SUCCESSFUL, branch="", commit="ddddddd"), lambda _: True)
+    find_run(hub, replace(SUCCESSFUL, branch="", commit="ddddddd"), lambda _: ARTIFACTS)
 
     assert hub.queries[0].commit == "d" * 40
 
@@ -417,28 +420,28 @@ def test_asks_for_a_whole_commit_as_it_is() -> None:
     hub = hub_of("1")
     query = replace(SUCCESSFUL, branch="", commit="e" * 40)
 
-    find_run(hub, query, lambda _: True)
+    find_run(hub, query, lambda _: ARTIFACTS)
 
     assert hub.queries == [query]
 
 
 def test_refuses_where_there_is_no_run() -> None:
     with pytest.raises(MissingInputError, match=r"multi_arch_ci\.yml") as caught:
-        find_run(hub_of(), SUCCESSFUL, lambda _: True)
+        find_run(hub_of(), SUCCESSFUL, lambda _: ARTIFACTS)
 
     assert "branch main" in caught.value.message
 
 
 def test_refuses_where_no_run_has_artifacts() -> None:
     with pytest.raises(MissingInputError, match="newest 2"):
-        find_run(hub_of("2", "1"), SUCCESSFUL, lambda _: False)
+        find_run(hub_of("2", "1"), SUCCESSFUL, lambda _: None)
 
 
 def test_looks_at_a_limited_number_of_runs() -> None:
     hub = hub_of(*["1"] * (MOST_RUNS + 50))
 
     with pytest.raises(MissingInputError, match=f"newest {MOST_RUNS}"):
-        find_run(hub, SUCCESSFUL, lambda _: False)
+        find_run(hub, SUCCESSFUL, lambda _: None)
 
     assert hub.listed == MOST_RUNS
 

@@ -39,7 +39,7 @@ CHAIN = (
     make_job("torch", "rocm"),
     make_job("test", "torch"),
     make_job("other"),
-    make_job("report", "test", requires="nothing"),
+    make_job("report", "test", starts_when="all ended"),
 )
 
 
@@ -85,7 +85,7 @@ def test_a_job_that_wants_results_runs_where_there_are_some(failing: str, result
         make_job("test", "torch"),
         make_job("more", "torch"),
         make_job("other"),
-        make_job("last", "test", "more", requires="any ran"),
+        make_job("last", "test", "more", starts_when="any ran"),
     )
 
     assert outcomes_of(jobs, Work(failing), keep_going=True)["last"].result == result
@@ -95,7 +95,7 @@ def test_a_job_that_wants_results_runs_where_there_are_some(failing: str, result
     ("failing", "reason"), [pytest.param("build_torch", "build_torch failed", id="build"), ("test", None)]
 )
 def test_nothing_is_promoted_whose_build_failed(failing: str, reason: str) -> None:
-    promote = make_job("promote", "build_torch", "test", requires="nothing", must_pass=("build_torch",))
+    promote = make_job("promote", "build_torch", "test", starts_when="all ended", must_pass=("build_torch",))
     jobs = (make_job("build_torch"), make_job("test", "build_torch"), promote)
 
     assert outcomes_of(jobs, Work(failing), keep_going=True)["promote"].reason == reason
@@ -103,7 +103,7 @@ def test_nothing_is_promoted_whose_build_failed(failing: str, reason: str) -> No
 
 @pytest.mark.parametrize(("failing", "result"), [(("one",), "ok"), (("one", "two"), "left out")])
 def test_stages_what_has_passed_beside_what_failed(failing: tuple[str, ...], result: str) -> None:
-    jobs = (make_job("one"), make_job("two"), make_job("stage", "one", "two", requires="any passed"))
+    jobs = (make_job("one"), make_job("two"), make_job("stage", "one", "two", starts_when="any passed"))
 
     assert outcomes_of(jobs, Work(*failing), keep_going=True)["stage"].result == result
 

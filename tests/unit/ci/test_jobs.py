@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ci.flow import configure_options_of_release, make_plan, with_placeholders
-from ci.jobs import Job, Target, common_options, jobs_of_plan, promotion_job, store_options
+from ci.jobs import FlowSettings, Job, common_options, jobs_of_plan, promotion_job, store_options
 from ci.plan.origins import completed
 from core.cli.options import Common
 from core.files import digest_of
@@ -29,10 +29,10 @@ def kinds_by_name(jobs: Iterable[Job]) -> dict[str, str]:
     return {job.name: job.kind for job in jobs}
 
 
-def jobs_of_event(*options: str, target: Target | None = None) -> Sequence[Job]:
+def jobs_of_event(*options: str, settings: FlowSettings | None = None) -> Sequence[Job]:
     """Return the jobs of an event's plan on Linux, before it is resolved."""
-    chosen_target = target or Target()
-    return jobs_of_plan(make_plan(options, chosen_target), "linux", chosen_target)
+    chosen_settings = settings or FlowSettings()
+    return jobs_of_plan(make_plan(options, chosen_settings), "linux", chosen_settings)
 
 
 # Jobs of events
@@ -89,7 +89,7 @@ def test_the_report_on_tests_waits_for_all_of_them_and_for_failed_ones_too(
     test_jobs = [job for job in jobs_with_tests if job.kind.startswith("test_") and job != report]
 
     assert set(report.needs) == {job.name for job in test_jobs}
-    assert report.requires == "any ran"
+    assert report.starts_when == "any ran"
 
 
 def test_the_page_is_written_last(jobs_with_tests: Sequence[Job]) -> None:
@@ -107,7 +107,7 @@ def test_a_variant_is_built_and_stored_apart() -> None:
 
 
 def test_a_plan_uploads_to_the_store_of_the_flow() -> None:
-    assert make_plan(WITH_PYTORCH, Target(store="/elsewhere")).store.store == "/elsewhere"
+    assert make_plan(WITH_PYTORCH, FlowSettings(store="/elsewhere")).store.store == "/elsewhere"
 
 
 # Where ROCm comes from
@@ -119,7 +119,7 @@ def dispatched_plan() -> Plan:
         "--input=linux_amdgpu_families=gfx1151",
         "--input=artifact_run_id=17",
     )
-    return make_plan(options, Target())
+    return make_plan(options, FlowSettings())
 
 
 def test_artifacts_of_another_run_are_fetched_in_the_job_that_packages_them() -> None:
@@ -132,7 +132,7 @@ def test_artifacts_of_another_run_are_fetched_in_the_job_that_packages_them() ->
         artifacts={"base_lib_generic.tar.zst": "a" * 64},
     )
 
-    (job, *_others) = jobs_of_plan(completed(dispatched_plan(), [origin]), "linux", Target())
+    (job, *_others) = jobs_of_plan(completed(dispatched_plan(), [origin]), "linux", FlowSettings())
 
     assert [call.sessions[0] for call in job.calls] == [
         "fetch_artifacts",
@@ -153,7 +153,7 @@ def test_artifacts_of_another_run_are_fetched_in_the_job_that_packages_them() ->
 
 
 def test_a_chain_that_is_only_shown_names_the_artifact_run_that_was_asked_for() -> None:
-    (job, *_others) = jobs_of_plan(with_placeholders(dispatched_plan()), "linux", Target())
+    (job, *_others) = jobs_of_plan(with_placeholders(dispatched_plan()), "linux", FlowSettings())
 
     assert "--artifact-run-id=17" in job.calls[0].options
 
@@ -163,8 +163,8 @@ def jobs_on_an_index() -> Sequence[Job]:
     origin = RocmOrigin(
         platform="linux", artifact_group=FAMILY, index_url="https://rocm.invalid/whl/", version="10.1.0"
     )
-    plan = completed(make_plan(PYTORCH_OF_NIGHTLY, Target()), [origin])
-    return jobs_of_plan(plan, "linux", Target())
+    plan = completed(make_plan(PYTORCH_OF_NIGHTLY, FlowSettings()), [origin])
+    return jobs_of_plan(plan, "linux", FlowSettings())
 
 
 def test_the_rocm_of_an_index_is_not_built(jobs_on_an_index: Sequence[Job]) -> None:
@@ -194,8 +194,8 @@ def release_jobs() -> Sequence[Job]:
     options = configure_options_of_release(
         "nightly", families="gfx94X-dcgpu,gfx1151", torch_refs="release/2.14", pythons="3.12,3.13"
     )
-    plan = with_placeholders(make_plan(options, Target()))
-    return jobs_of_plan(plan, "linux", Target(distribution_store="/dist"))
+    plan = with_placeholders(make_plan(options, FlowSettings()))
+    return jobs_of_plan(plan, "linux", FlowSettings(distribution_store="/dist"))
 
 
 @pytest.fixture(scope="module")
@@ -241,16 +241,16 @@ def test_a_promotion_is_of_every_python_of_its_family(promotions: Sequence[Job])
 
 def test_a_promotion_waits_for_all_tests_and_for_failed_ones_too(promotions: Sequence[Job]) -> None:
     for job in promotions:
-        assert job.requires == "nothing"
+        assert job.starts_when == "all ended"
         assert "test_report" in job.needs
         assert any(name.startswith("test_torch") for name in job.needs)
 
 
 def test_a_promotion_by_hand_passes_its_options_on() -> None:
-    target = Target(run_id="17", store="s3://b", distribution_store="/d")
+    settings = FlowSettings(run_id="17", store="s3://b", distribution_store="/d")
 
     stage, promote = promotion_job(
-        target, release_type="dev", gpu_family="gfx1151", torch_version="2.9.0", pythons="3.12"
+        settings, release_type="dev", gpu_family="gfx1151", torch_version="2.9.0", pythons="3.12"
     ).calls
 
     assert promote.options[-2:] == ("--torch-version=2.9.0", "--pythons=3.12")

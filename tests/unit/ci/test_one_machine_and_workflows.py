@@ -13,7 +13,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from ci.job_runner import run_all
-from ci.jobs import Job, Target, jobs_of_plan
+from ci.jobs import FlowSettings, Job, jobs_of_plan
 from core.errors import ProcessError
 from core.run.plan import Plan
 from tests.kit.job_comparison import Unit, unit_of_job, units_of_run
@@ -90,9 +90,9 @@ SCENARIOS = {
 }
 
 
-def target_of(plan: Plan) -> Target:
+def settings_of(plan: Plan) -> FlowSettings:
     """Return the run that a flow makes, as the workflows' is."""
-    return Target(
+    return FlowSettings(
         run_id="17" if plan.upload.value else "local",
         store=plan.store.store or "auto",
         distribution_store=VARIABLES["DISTRIBUTION_STORE"],
@@ -101,7 +101,7 @@ def target_of(plan: Plan) -> Target:
 
 
 def jobs_of_flow(plan: Plan) -> Sequence[Job]:
-    return jobs_of_plan(plan, "linux", target_of(plan))
+    return jobs_of_plan(plan, "linux", settings_of(plan))
 
 
 def without_uploads(units: Sequence[Unit]) -> Counter[Unit]:

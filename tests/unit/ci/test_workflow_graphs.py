@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ci.flow import make_plan, with_placeholders
-from ci.jobs import Job, Target, jobs_of_plan, nightly_jobs
+from ci.jobs import FlowSettings, Job, jobs_of_plan, nightly_jobs
 from ci.pipeline import STEPS_BY_NAME, steps_of_job
 from tests.kit.job_plans import PULL_REQUEST, stages_of
 from tests.kit.workflow_files import READING, SESSIONS, Workflow, called_sessions, calls, workflows
@@ -95,8 +95,8 @@ RELEASE = (
 
 def jobs_of_event(*options: str) -> Sequence[Job]:
     """Return the jobs of an event's plan on Linux, as one machine runs them."""
-    target = Target()
-    return jobs_of_plan(with_placeholders(make_plan(options, target)), "linux", target)
+    settings = FlowSettings()
+    return jobs_of_plan(with_placeholders(make_plan(options, settings)), "linux", settings)
 
 
 def kind_of(job: Job) -> str:

@@ -13,7 +13,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from ci.flow import make_plan
-from ci.jobs import Target
+from ci.jobs import FlowSettings
 from ci.pipeline import STEPS_BY_NAME
 from ci.plan import data, inputs
 from ci.plan.inputs import Inputs
@@ -135,7 +135,7 @@ def planned_sessions(file: str) -> set[str]:
         "test_pytorch.yml": ("test_pytorch", "test_torch"),
         "therock-nightly.yml": ("test_pytorch",),
     }[file]
-    plan = make_plan(["--event=schedule", "--torch-ref=nightly"], Target())
+    plan = make_plan(["--event=schedule", "--torch-ref=nightly"], FlowSettings())
 
     sessions: set[str] = set()
     for cell in plan.jobs:
@@ -378,7 +378,7 @@ def test_a_request_offers_what_configure_knows(name: str) -> None:
 
 
 def test_every_output_of_the_plan_that_is_read_exists() -> None:
-    plan = make_plan(["--event=schedule", "--torch-ref=nightly"], Target())
+    plan = make_plan(["--event=schedule", "--torch-ref=nightly"], FlowSettings())
     known_outputs = {
         "configure": set(outputs(plan)),
         "rocm": set(outputs(plan)),

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core import junit, process
-from pytorch_build.test.results import last_attempt
+from pytorch_build.test.results import merge_attempts
 from tests.kit.repos import write_files
 from tests.kit.windows import NO_PIPES, make_pipe
 
@@ -143,7 +143,7 @@ def test_cuts_a_long_text_in_its_middle() -> None:
     ids=", ".join,
 )
 def test_makes_one_result_of_all_attempts(outcomes: Sequence[Any], outcome: str) -> None:
-    result = last_attempt([case(attempt, seconds=1) for attempt in outcomes])
+    result = merge_attempts([case(attempt, seconds=1) for attempt in outcomes])
 
     assert result.outcome == outcome
     assert result.attempts == len(outcomes)
@@ -151,7 +151,7 @@ def test_makes_one_result_of_all_attempts(outcomes: Sequence[Any], outcome: str)
 
 
 def test_a_flaky_result_has_the_line_of_its_first_failure() -> None:
-    result = last_attempt([case("failed", line="why"), case("passed", line="")])
+    result = merge_attempts([case("failed", line="why"), case("passed", line="")])
 
     assert result.line == "why"
 

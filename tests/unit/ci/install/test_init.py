@@ -33,19 +33,19 @@ def group(store: Store, outputs: RunOutputs, tmp_path: Path) -> RunGroup:
 
 
 def test_other_packages_come_from_the_persons_index_by_default(group: RunGroup) -> None:
-    with opened_dependency_index(group, "") as sources:
+    with opened_dependency_index(group) as sources:
         assert sources is None
 
 
 def test_other_packages_come_from_the_named_index() -> None:
-    with opened_dependency_index(None, "https://deps/") as sources:
+    with opened_dependency_index(None, url="https://deps/") as sources:
         assert sources == Sources(index_url="https://deps/")
 
 
 def test_other_packages_come_from_the_stores_own_index(group: RunGroup) -> None:
     group.store.put_bytes(mirror().index_key, b"")
 
-    with opened_dependency_index(group, "") as sources:
+    with opened_dependency_index(group) as sources:
         assert sources is not None
         assert sources.index_url.startswith("http://127.0.0.1:")
         assert sources.index_url.endswith("/python-deps/simple/")

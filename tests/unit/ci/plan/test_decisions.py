@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci.plan import decisions
-from ci.plan.decisions import Question
+from ci.plan.decisions import PlanBasis
 from ci.plan.events import Changes
 from core.errors import UsageError
 from core.run.plan import Decision
-from tests.kit.planning import REPOSITORY, changed_data, ci_data, dispatch, pull_request, push, question
+from tests.kit.planning import REPOSITORY, changed_data, ci_data, dispatch, plan_basis, pull_request, push
 
 PATH_RULES = ci_data().triggers.paths
 
@@ -108,42 +108,45 @@ def test_the_reason_shows_a_long_or_hostile_path_on_one_line() -> None:
 
 # --- Whether anything is built ---------------------------------------------------------------
 
-PULL_REQUEST = question("pull_request", pull_request())
-PUSH = question("push", push())
-PUSH_TO_TOPIC = question("push", push("topic"))
-SCHEDULE = question("schedule")
+PULL_REQUEST = plan_basis("pull_request", pull_request())
+PUSH = plan_basis("push", push())
+PUSH_TO_TOPIC = plan_basis("push", push("topic"))
+SCHEDULE = plan_basis("schedule")
 
 DOCS = ("docs/x.md",)
 
 
 @pytest.mark.parametrize(
-    ("question_of_event", "reason"),
+    ("basis", "reason"),
     [
         (SCHEDULE, "schedule"),
         (PUSH, "ci/verbs/cells.py"),
-        (question("pull_request", pull_request(), files=None), "not considered"),
-        (question("pull_request", pull_request(), files=None, changes_note="git fell over"), "git fell over"),
-        (question("pull_request", pull_request("test:rocm"), files=DOCS), "test:rocm"),
+        (plan_basis("pull_request", pull_request(), files=None), "not considered"),
+        (
+            plan_basis("pull_request", pull_request(), files=None, changes_note="git fell over"),
+            "git fell over",
+        ),
+        (plan_basis("pull_request", pull_request("test:rocm"), files=DOCS), "test:rocm"),
     ],
 )
-def test_builds_what_changed_or_is_requested(question_of_event: Question, reason: str) -> None:
-    decision = decisions.decide_builds(question_of_event)
+def test_builds_what_changed_or_is_requested(basis: PlanBasis, reason: str) -> None:
+    decision = decisions.decide_builds(basis)
 
     assert decision.value
     assert reason in decision.reason
 
 
 @pytest.mark.parametrize(
-    ("question_of_event", "reason"),
+    ("basis", "reason"),
     [
-        (question("pull_request", pull_request("ci:skip")), "label ci:skip"),
-        (question("push", push(deleted=True)), "deleted"),
-        (question("push", push(), files=()), "no file"),
-        (question("pull_request", pull_request(), files=DOCS), "docs/x.md"),
+        (plan_basis("pull_request", pull_request("ci:skip")), "label ci:skip"),
+        (plan_basis("push", push(deleted=True)), "deleted"),
+        (plan_basis("push", push(), files=()), "no file"),
+        (plan_basis("pull_request", pull_request(), files=DOCS), "docs/x.md"),
     ],
 )
-def test_builds_nothing_where_nothing_is_to_be_built(question_of_event: Question, reason: str) -> None:
-    decision = decisions.decide_builds(question_of_event)
+def test_builds_nothing_where_nothing_is_to_be_built(basis: PlanBasis, reason: str) -> None:
+    decision = decisions.decide_builds(basis)
 
     assert not decision.value
     assert reason in decision.reason
@@ -153,34 +156,34 @@ def test_builds_nothing_where_nothing_is_to_be_built(question_of_event: Question
 
 
 @pytest.mark.parametrize(
-    ("question_of_event", "reason"),
+    ("basis", "reason"),
     [
-        (question("pull_request", pull_request("build:pytorch")), "label build:pytorch"),
+        (plan_basis("pull_request", pull_request("build:pytorch")), "label build:pytorch"),
         (PUSH, "pushes to main"),
         (SCHEDULE, "schedule"),
-        (question("workflow_call"), "dispatch"),
+        (plan_basis("workflow_call"), "dispatch"),
     ],
 )
 def test_builds_pytorch_on_long_lived_branches_schedules_dispatches_and_by_label(
-    question_of_event: Question, reason: str
+    basis: PlanBasis, reason: str
 ) -> None:
-    decision = decisions.decide_pytorch(question_of_event)
+    decision = decisions.decide_pytorch(basis)
 
     assert decision.value
     assert reason in decision.reason
 
 
 @pytest.mark.parametrize(
-    ("question_of_event", "reason"),
+    ("basis", "reason"),
     [
         (PULL_REQUEST, "build:pytorch"),
         (PUSH_TO_TOPIC, "topic"),
-        (question("push", {"ref": "refs/tags/v1"}), "a tag"),
-        (question("schedule", inputs_of_call={"build_pytorch": "false"}), "build_pytorch"),
+        (plan_basis("push", {"ref": "refs/tags/v1"}), "a tag"),
+        (plan_basis("schedule", inputs_of_call={"build_pytorch": "false"}), "build_pytorch"),
     ],
 )
-def test_builds_no_pytorch_elsewhere(question_of_event: Question, reason: str) -> None:
-    decision = decisions.decide_pytorch(question_of_event)
+def test_builds_no_pytorch_elsewhere(basis: PlanBasis, reason: str) -> None:
+    decision = decisions.decide_pytorch(basis)
 
     assert not decision.value
     assert reason in decision.reason
@@ -198,7 +201,7 @@ def test_builds_no_pytorch_elsewhere(question_of_event: Question, reason: str) -
     ],
 )
 def test_trusts_commits_of_the_repository(head: str) -> None:
-    decision = decisions.decide_trust(question("pull_request", pull_request(head=head)))
+    decision = decisions.decide_trust(plan_basis("pull_request", pull_request(head=head)))
 
     assert decision.value
     assert REPOSITORY in decision.reason
@@ -206,7 +209,7 @@ def test_trusts_commits_of_the_repository(head: str) -> None:
 
 @pytest.mark.parametrize(("head", "mention"), [("a/b", "fork a/b"), (None, "deleted fork")])
 def test_gives_a_fork_no_credentials(head: str | None, mention: str) -> None:
-    decision = decisions.decide_trust(question("pull_request", pull_request(head=head)))
+    decision = decisions.decide_trust(plan_basis("pull_request", pull_request(head=head)))
 
     assert not decision.value
     assert mention in decision.reason
@@ -217,57 +220,57 @@ def test_gives_a_fork_no_credentials(head: str | None, mention: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("question_of_event", "tier", "reason"),
+    ("basis", "tier", "reason"),
     [
-        (question("workflow_dispatch"), "presubmit", "names no families"),
-        (question("workflow_dispatch", release_type="dev"), None, "names its families"),
-        (question("workflow_dispatch", dispatch(linux_amdgpu_families="cpu")), None, "names its families"),
-        (question("pull_request", pull_request("ci:run-all-archs")), "nightly", "ci:run-all-archs"),
+        (plan_basis("workflow_dispatch"), "presubmit", "names no families"),
+        (plan_basis("workflow_dispatch", release_type="dev"), None, "names its families"),
+        (plan_basis("workflow_dispatch", dispatch(linux_amdgpu_families="cpu")), None, "names its families"),
+        (plan_basis("pull_request", pull_request("ci:run-all-archs")), "nightly", "ci:run-all-archs"),
         (SCHEDULE, "nightly", "schedule"),
-        (question("push", push(), release_type="dev"), "nightly", "dev"),
+        (plan_basis("push", push(), release_type="dev"), "nightly", "dev"),
         (PUSH, "postsubmit", "main"),
         (PUSH_TO_TOPIC, "presubmit", "push"),
         (PULL_REQUEST, "presubmit", "pull request"),
     ],
 )
-def test_an_event_has_a_tier_of_families(question_of_event: Question, tier: str | None, reason: str) -> None:
-    event_tier, event_reason = question_of_event.tier
+def test_an_event_has_a_tier_of_families(basis: PlanBasis, tier: str | None, reason: str) -> None:
+    event_tier, event_reason = basis.tier
 
     assert event_tier == tier
     assert reason in event_reason
 
 
 @pytest.mark.parametrize(
-    ("question_of_event", "expected"),
+    ("basis", "expected"),
     [(PULL_REQUEST, False), (PUSH_TO_TOPIC, False), (PUSH, True), (SCHEDULE, True)],
 )
-def test_tests_without_a_gpu_after_a_merge_alone(question_of_event: Question, *, expected: bool) -> None:
-    assert question_of_event.tests_without_gpu is expected
+def test_tests_without_a_gpu_after_a_merge_alone(basis: PlanBasis, *, expected: bool) -> None:
+    assert basis.tests_without_gpu is expected
 
 
 @pytest.mark.parametrize(
-    ("question_of_event", "test_type", "reason"),
+    ("basis", "test_type", "reason"),
     [
         (PULL_REQUEST, "quick", "nothing requests more"),
-        (question("pull_request", pull_request(), files=()), "quick", "nothing requests more"),
-        (question("pull_request", pull_request(), files=None), "quick", "nothing requests more"),
-        (question("pull_request", pull_request(), files=[".gitmodules"]), "standard", ".gitmodules"),
+        (plan_basis("pull_request", pull_request(), files=()), "quick", "nothing requests more"),
+        (plan_basis("pull_request", pull_request(), files=None), "quick", "nothing requests more"),
+        (plan_basis("pull_request", pull_request(), files=[".gitmodules"]), "standard", ".gitmodules"),
         (SCHEDULE, "comprehensive", "schedule"),
-        (question("schedule", release_type="nightly"), "comprehensive", "nightly"),
-        (question("push", push(), release_type="nightly-bkc"), "comprehensive", "nightly-bkc"),
-        (question("schedule", release_type="prerelease"), "full", "prerelease"),
-        (question("pull_request", pull_request("test:torch")), "quick", "nothing requests more"),
-        (question("workflow_call", inputs_of_call={"windows_test_labels": "torch"}), "quick", "nothing"),
+        (plan_basis("schedule", release_type="nightly"), "comprehensive", "nightly"),
+        (plan_basis("push", push(), release_type="nightly-bkc"), "comprehensive", "nightly-bkc"),
+        (plan_basis("schedule", release_type="prerelease"), "full", "prerelease"),
+        (plan_basis("pull_request", pull_request("test:torch")), "quick", "nothing requests more"),
+        (plan_basis("workflow_call", inputs_of_call={"windows_test_labels": "torch"}), "quick", "nothing"),
         (
-            question("pull_request", pull_request("test:rocm", "test_filter:quick")),
+            plan_basis("pull_request", pull_request("test:rocm", "test_filter:quick")),
             "quick",
             "test_filter:quick",
         ),
-        (question("schedule", inputs_of_call={"test_type": "standard"}), "standard", "test_type"),
+        (plan_basis("schedule", inputs_of_call={"test_type": "standard"}), "standard", "test_type"),
     ],
 )
-def test_an_event_has_a_type_of_tests(question_of_event: Question, test_type: str, reason: str) -> None:
-    event_type, event_reason = decisions.choose_test_type(question_of_event)
+def test_an_event_has_a_type_of_tests(basis: PlanBasis, test_type: str, reason: str) -> None:
+    event_type, event_reason = decisions.choose_test_type(basis)
 
     assert event_type == test_type
     assert reason in event_reason
@@ -275,19 +278,19 @@ def test_an_event_has_a_type_of_tests(question_of_event: Question, test_type: st
 
 def test_labels_and_inputs_request_tests_of_a_platform() -> None:
     requested = {"linux_test_labels": "smoke test:rocm", "windows_test_labels": "test:rocm"}
-    question_of_event = question("pull_request", pull_request("test:smoke"), inputs_of_call=requested)
+    basis = plan_basis("pull_request", pull_request("test:smoke"), inputs_of_call=requested)
 
-    labels = decisions.requested_tests(question_of_event)
+    labels = decisions.requested_tests(basis)
 
     assert labels["linux"] == ("test:smoke", "test:rocm")
     assert labels["windows"] == ("test:smoke", "test:rocm")
 
 
 def test_refuses_an_unknown_test_with_the_closest_one() -> None:
-    question_of_event = question("workflow_call", inputs_of_call={"windows_test_labels": "rock"})
+    basis = plan_basis("workflow_call", inputs_of_call={"windows_test_labels": "rock"})
 
     with pytest.raises(UsageError, match="'rock'") as caught:
-        decisions.requested_tests(question_of_event)
+        decisions.requested_tests(basis)
 
     assert "'rocm'" in str(caught.value)
 
@@ -303,53 +306,51 @@ def test_refuses_an_unknown_test_with_the_closest_one() -> None:
     ],
 )
 def test_uploads_to_the_bucket_of_the_repository(repository: str, store: str, role: str) -> None:
-    question_of_event = question("push", push(), repository=repository)
+    basis = plan_basis("push", push(), repository=repository)
 
-    decision, place = decisions.decide_upload(question_of_event, decisions.decide_trust(question_of_event))
+    decision, upload = decisions.decide_upload(basis, decisions.decide_trust(basis))
 
     assert decision.value
     assert repository in decision.reason
-    assert place.store == store
-    assert place.role is not None
-    assert place.role.endswith(f"/{role}")
-    assert place.region == "us-east-2"
+    assert upload.store == store
+    assert upload.role is not None
+    assert upload.role.endswith(f"/{role}")
+    assert upload.region == "us-east-2"
 
 
 def test_uploads_to_the_store_of_a_users_own_configuration() -> None:
     own_store = {"store": "out", "role": "writer", "region": "here"}
-    question_of_event = question("push", push(), data=changed_data(upload=own_store))
+    basis = plan_basis("push", push(), data=changed_data(upload=own_store))
 
-    decision, place = decisions.decide_upload(question_of_event, decisions.decide_trust(question_of_event))
+    decision, upload = decisions.decide_upload(basis, decisions.decide_trust(basis))
 
     assert decision.value
-    assert place.store == "out"
-    assert place.role == "writer"
-    assert place.region == "here"
+    assert upload.store == "out"
+    assert upload.role == "writer"
+    assert upload.region == "here"
 
 
 @pytest.mark.parametrize(
-    ("question_of_event", "reason"),
+    ("basis", "reason"),
     [
-        (question("push", push(), repository="x/y"), "x/y has no bucket"),
-        (question("pull_request", pull_request(head="a/b")), "fork"),
+        (plan_basis("push", push(), repository="x/y"), "x/y has no bucket"),
+        (plan_basis("pull_request", pull_request(head="a/b")), "fork"),
     ],
 )
-def test_uploads_nothing_of_a_fork_or_a_repository_without_a_bucket(
-    question_of_event: Question, reason: str
-) -> None:
-    decision, place = decisions.decide_upload(question_of_event, decisions.decide_trust(question_of_event))
+def test_uploads_nothing_of_a_fork_or_a_repository_without_a_bucket(basis: PlanBasis, reason: str) -> None:
+    decision, upload = decisions.decide_upload(basis, decisions.decide_trust(basis))
 
     assert not decision.value
     assert reason in decision.reason
-    assert place.store is None
-    assert place.role is None
+    assert upload.store is None
+    assert upload.role is None
 
 
 def test_a_forks_run_may_be_of_type_ci_alone() -> None:
     untrusted = Decision(value=False, reason="a fork")
 
     with pytest.raises(UsageError, match="'dev'"):
-        decisions.decide_upload(question("push", push(), release_type="dev"), untrusted)
+        decisions.decide_upload(plan_basis("push", push(), release_type="dev"), untrusted)
 
 
 @pytest.mark.parametrize(
@@ -367,7 +368,7 @@ def test_promotes_releases_that_are_built_and_uploaded(
     upload = Decision(value=uploads, reason="no upload")
     pytorch = Decision(value=builds, reason="no build")
 
-    decision = decisions.decide_promotion(question("schedule", release_type=release_type), upload, pytorch)
+    decision = decisions.decide_promotion(plan_basis("schedule", release_type=release_type), upload, pytorch)
 
     assert decision.value is promotes
     assert reason in decision.reason
@@ -379,10 +380,10 @@ def test_promotes_releases_that_are_built_and_uploaded(
 @pytest.mark.parametrize("head", ["somebody/TheRock", None], ids=["fork", "deleted fork"])
 def test_a_fork_gets_no_role_of_a_store_that_the_repository_configured(head: str | None) -> None:
     own_store = {"store": "s3://my-wheels", "role": "writer", "region": "here"}
-    question_of_fork = question("pull_request", pull_request(head=head), data=changed_data(upload=own_store))
+    basis_of_fork = plan_basis("pull_request", pull_request(head=head), data=changed_data(upload=own_store))
 
-    decision, place = decisions.decide_upload(question_of_fork, Decision(value=False, reason="a fork"))
+    decision, upload = decisions.decide_upload(basis_of_fork, Decision(value=False, reason="a fork"))
 
     assert decision.value is False
-    assert place.store is None
-    assert place.role is None
+    assert upload.store is None
+    assert upload.role is None

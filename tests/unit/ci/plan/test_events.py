@@ -17,7 +17,7 @@ from ci.plan.plan import plan
 from core.errors import DataError, FatalError, InterruptedStageError, ProcessError, ServiceError, UsageError
 from tests.kit import repos
 from tests.kit.machines import Answer, answer_processes
-from tests.kit.planning import REPOSITORY, ci_data, merge_group, pull_request, push, question
+from tests.kit.planning import REPOSITORY, ci_data, merge_group, plan_basis, pull_request, push
 
 COMMIT = "b" * 40
 BASE = "a" * 40
@@ -96,8 +96,8 @@ def test_reads_a_merge_group_as_the_push_that_would_follow() -> None:
 
 
 def test_a_merge_group_is_planned_as_a_push_to_its_branch() -> None:
-    group_plan = plan(question("merge_group", merge_group(), files=["ci/pipeline.py"]))
-    push_plan = plan(question("push", push("main"), files=["ci/pipeline.py"]))
+    group_plan = plan(plan_basis("merge_group", merge_group(), files=["ci/pipeline.py"]))
+    push_plan = plan(plan_basis("push", push("main"), files=["ci/pipeline.py"]))
 
     assert group_plan.jobs == push_plan.jobs
     assert group_plan.release_type == "ci"
@@ -439,7 +439,7 @@ payloads = st.fixed_dictionaries(
 def plan_or_error(name: str, payload: Any, files: Sequence[str] | None) -> dict[str, str] | type[FatalError]:
     """Return the outputs and the summary of an event's plan, or the class of our error."""
     try:
-        event_plan = plan(question(name, payload, files=files))
+        event_plan = plan(plan_basis(name, payload, files=files))
     except FatalError as problem:
         return type(problem)
     return {**outputs(event_plan), "summary": summary(event_plan)}

@@ -3,7 +3,7 @@
 from datetime import date
 from typing import Any
 
-from ci.plan.data import Data
+from ci.plan.data import PlanData
 from tests.kit.planning import (
     TODAY,
     changed_data,
@@ -19,7 +19,7 @@ UNTESTED_WHEEL = "test_torch default, gfx94X-dcgpu, nightly, Python 3.12 on linu
 
 def data_with_expected_failure(
     *, until: date = TODAY, stages: tuple[str, ...] = (), torch_refs: tuple[str, ...] = ()
-) -> Data:
+) -> PlanData:
     """Return CI's data with a failure of gfx94X-dcgpu on Linux that is expected."""
     row: dict[str, Any] = {
         "gpu_family": "gfx94X-dcgpu",

@@ -3,21 +3,21 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ci.plan.data import MAX_HOSTED_MINUTES, MAX_MINUTES, Data
+from ci.plan.data import MAX_HOSTED_MINUTES, MAX_MINUTES, PlanData
 from core.run.plan import PlannedJob
 from tests.kit.planning import changed_data, ci_data, nightly_plan, plan_event
 
 FORK = "somebody/TheRock"
 
 
-def data_with_long_tests() -> Data:
+def data_with_long_tests() -> PlanData:
     """Return data whose tests may all take as long as a machine of one's own allows."""
     tests: Mapping[str, Any] = ci_data().triggers.model_dump()["tests"]
     long_tests = {name: {**test, "minutes": MAX_MINUTES} for name, test in tests.items()}
     return changed_data(triggers={"tests": long_tests})
 
 
-def jobs_of_fork(data: Data | None = None) -> list[PlannedJob]:
+def jobs_of_fork(data: PlanData | None = None) -> list[PlannedJob]:
     """Return the jobs of a fork's nightly, which has no machines but GitHub's."""
     plan = plan_event("schedule", release_type="nightly", data=data, repository=FORK)
     return list(plan.jobs)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ci.plan.data import Data
+from ci.plan.data import PlanData
 from ci.plan.outputs import outputs
 from core.errors import UsageError
 from core.run import Platform
@@ -174,7 +174,7 @@ def test_does_not_test_rocm_without_the_gpu_on_a_pull_request() -> None:
 
 
 @pytest.fixture(scope="module")
-def data_with_late_tests() -> Data:
+def data_with_late_tests() -> PlanData:
     """CI's data where gfx1151 is tested at night alone."""
     families = dict(ci_data().families.families)
     late = families["gfx1151"]["linux"].model_copy(update={"tests": "nightly"})
@@ -183,19 +183,19 @@ def data_with_late_tests() -> Data:
     return ci_data().model_copy(update={"families": changed})
 
 
-def test_does_not_test_a_family_before_its_tier(data_with_late_tests: Data) -> None:
+def test_does_not_test_a_family_before_its_tier(data_with_late_tests: PlanData) -> None:
     plan = plan_event("pull_request", pull_request(), data=data_with_late_tests)
 
     assert "nightly" in reason_left_out(plan, "test_rocm, gfx1151 on linux")
 
 
-def test_tests_a_family_from_its_tier_on(data_with_late_tests: Data) -> None:
+def test_tests_a_family_from_its_tier_on(data_with_late_tests: PlanData) -> None:
     plan = plan_event("schedule", data=data_with_late_tests)
 
     assert "gfx1151" in families_by_stage(plan)["test_rocm"]
 
 
-def test_tests_a_family_before_its_tier_where_a_label_asks(data_with_late_tests: Data) -> None:
+def test_tests_a_family_before_its_tier_where_a_label_asks(data_with_late_tests: PlanData) -> None:
     plan = plan_event("pull_request", pull_request("gfx1151"), data=data_with_late_tests)
 
     assert "gfx1151" in families_by_stage(plan)["test_rocm"]

@@ -31,7 +31,7 @@ def line_of(spans: dict[str, Span]) -> TimeLine:
 
 
 def path_of(line: TimeLine) -> list[str]:
-    return [step.stage for step in line.path]
+    return [step.stage for step in line.critical_path]
 
 
 def test_the_critical_path_is_what_the_end_waited_for() -> None:
@@ -47,7 +47,7 @@ def test_the_critical_path_is_what_the_end_waited_for() -> None:
     )
 
     assert path_of(line) == ["build_rocm", "build_triton", "build_torch", "build_vision", "test_smoke"]
-    rocm, triton, torch, vision, smoke = line.path
+    rocm, triton, torch, vision, smoke = line.critical_path
     assert rocm.waited == triton.waited == 0
     assert torch.waited == vision.waited == 1
     assert smoke.waited == 8

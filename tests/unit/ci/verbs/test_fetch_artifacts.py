@@ -34,9 +34,9 @@ def opened_stores(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     opened: list[str] = []
     open_real_store = location.open_store
 
-    def open_store(place: str, *, root: Path, dry_run: bool = False) -> Store:
-        opened.append(place)
-        return open_real_store(place.replace("s3://", "buckets-"), root=root, dry_run=dry_run)
+    def open_store(address: str, *, root: Path, dry_run: bool = False) -> Store:
+        opened.append(address)
+        return open_real_store(address.replace("s3://", "buckets-"), root=root, dry_run=dry_run)
 
     monkeypatch.setattr(options, "open_store", open_store)
     monkeypatch.setattr(artifacts, "open_store", open_store)
@@ -255,10 +255,12 @@ def test_finds_a_run_in_the_bucket_of_its_repository(tmp_path: Path, opened_stor
     bucket = "therock-ci-artifacts-external"
     put(tmp_path, *NAMES, store=f"buckets-{bucket}/ROCm-other")
 
-    place = artifacts.find_place(Common(root=tmp_path, run_id="17"), None, "ROCm/other", fork=False)
+    run_artifacts = artifacts.find_run_artifacts(
+        Common(root=tmp_path, run_id="17"), None, "ROCm/other", fork=False
+    )
 
-    assert len(place.artifacts) == 2
-    assert place.prefix == f"ROCm-other/17-{this_platform()}"
+    assert len(run_artifacts.artifacts) == 2
+    assert run_artifacts.prefix == f"ROCm-other/17-{this_platform()}"
     assert opened_stores == ["out", f"s3://{bucket}"]
 
 
@@ -266,7 +268,7 @@ def test_looks_in_the_bucket_of_the_release_type(tmp_path: Path, opened_stores: 
     common = Common(root=tmp_path, run_id="17", release_type="nightly")
 
     with pytest.raises(MissingInputError):
-        artifacts.find_place(common, None, "ROCm/other", fork=False)
+        artifacts.find_run_artifacts(common, None, "ROCm/other", fork=False)
 
     assert opened_stores[1] == "s3://therock-nightly-artifacts"
 

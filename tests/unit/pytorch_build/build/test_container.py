@@ -9,9 +9,9 @@ from pytorch_build.build import container
 from pytorch_build.build.container import (
     Container,
     ContainerSession,
-    inner_arguments,
+    arguments_inside,
     load_container,
-    outer_parser,
+    parser_of_options_outside,
     session_command,
 )
 from tests.kit.windows import not_on_windows
@@ -91,11 +91,11 @@ def test_hands_variables_on_by_name_where_the_machine_has_them() -> None:
 def test_drops_the_container_the_project_and_the_machines_python_from_arguments(
     arguments: list[str], session_arguments: tuple[str, ...]
 ) -> None:
-    outer = outer_parser()
-    outer.add_argument("project")
-    outer.add_argument("--container", nargs="?")
+    outside_parser = parser_of_options_outside()
+    outside_parser.add_argument("project")
+    outside_parser.add_argument("--container", nargs="?")
 
-    assert inner_arguments(arguments, outer) == session_arguments
+    assert arguments_inside(arguments, outside_parser) == session_arguments
 
 
 def test_mounts_each_path_outside_of_the_checkout_once(tmp_path: Path) -> None:

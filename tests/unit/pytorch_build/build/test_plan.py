@@ -59,7 +59,7 @@ def test_puts_rocms_and_the_environments_programs_first_on_windows(project: str)
         "windows",
         base_env={"Path": r"C:\Windows"},
         torch_version="2.10.0",
-        provided=WITH_LLVM,
+        toolchain_parts=WITH_LLVM,
     ).env
 
     assert env["PATH"] == r"C:\env\rocm\bin;C:\env\Scripts;C:\Windows"
@@ -74,7 +74,7 @@ def test_tells_a_build_of_family_cpu_nothing_of_rocm(project: str, platform: str
         project,
         platform,
         has_gpu=False,
-        provided=WITH_LLVM,
+        toolchain_parts=WITH_LLVM,
         version="2.10.0+cpu",
         torch_version="2.10.0+cpu",
     )

@@ -16,7 +16,7 @@ from core.run import records
 from core.run.records import Record
 from core.run.stage import StageResult
 from pytorch_build.build import machine, stage, toolchain
-from pytorch_build.build.build import perform
+from pytorch_build.build.build import build_wheel
 from pytorch_build.build.facts import BuildFacts
 from pytorch_build.check import Expectation, Finding
 from pytorch_build.check.policy import CheckOptions, Policy
@@ -382,7 +382,7 @@ def test_records_what_is_known_of_a_build_that_failed(
     monkeypatch.setattr(stage, "execute", fail)
 
     with pytest.raises(BuildError):
-        perform(build.work)
+        build_wheel(build.work)
 
     failure = read_failure(run)
     assert failure.status == "failed"
@@ -397,7 +397,7 @@ def test_records_what_is_known_of_a_build_that_failed(
 def test_accepts_a_wheel_by_a_users_policy(build: SampleBuild, workshop: Workshop) -> None:
     workshop.findings = (REFUSED,)
 
-    record = perform(build.requested(policy=OWN_POLICY).work)
+    record = build_wheel(build.requested(policy=OWN_POLICY).work)
 
     assert isinstance(record, Record)
     assert record.details["policy"] == "mine.toml"
@@ -423,7 +423,7 @@ def test_names_where_a_refused_wheel_lies(
     reason = refuse(workshop)
 
     with pytest.raises(FatalError) as caught:
-        perform(build.work)
+        build_wheel(build.work)
 
     assert reason in caught.value.message
     assert str(run.wheel("torch", TORCH_VERSION).parent) in caught.value.hint
@@ -434,11 +434,11 @@ def test_names_where_a_refused_wheel_lies(
 def test_builds_a_refused_wheel_again(build: SampleBuild, workshop: Workshop) -> None:
     workshop.findings = (REFUSED,)
     with pytest.raises(CheckError):
-        perform(build.work)
+        build_wheel(build.work)
     workshop.steps.clear()
     workshop.findings = ()
 
-    record = perform(build.work)
+    record = build_wheel(build.work)
 
     assert isinstance(record, Record)
     assert "built" in workshop.steps

@@ -16,9 +16,9 @@ from core.cli.options import ROOT
 from core.errors import DataError, MissingInputError, ServiceError
 from pytorch_build.build import toolchain
 from pytorch_build.build.toolchain import (
-    Provided,
     Toolchain,
-    find_provided,
+    ToolchainParts,
+    find_toolchain_parts,
     load_toolchain,
     provide,
 )
@@ -234,15 +234,15 @@ def write_visual_studio(folder: Path) -> Path:
     return folder
 
 
-def take_provided(
+def take_toolchain_parts(
     cache: Path,
     env: Mapping[str, str],
     *,
     platform: Platform = WINDOWS,
     redistributed: bool = False,
-) -> Provided:
+) -> ToolchainParts:
     """Return what a build takes."""
-    return find_provided(cache, platform=platform, base_env=env, is_redistributed=redistributed)
+    return find_toolchain_parts(cache, platform=platform, base_env=env, is_redistributed=redistributed)
 
 
 @pytest.mark.parametrize("redistributed", [True, False])
@@ -252,9 +252,9 @@ def test_ships_what_was_provided_for_windows(tmp_path: Path, *, redistributed: b
     visual_studio = write_visual_studio(tmp_path / "vs")
     env = {"VCTOOLSREDISTDIR": str(visual_studio), "LLVM_SYSPATH": str(tmp_path / "llvm")}
 
-    assert take_provided(cache, env, redistributed=redistributed) == Provided(
+    assert take_toolchain_parts(cache, env, redistributed=redistributed) == ToolchainParts(
         openmp=openmp_folder(cache) / OPENMP_DLL,
-        uv=libuv_folder(cache) / "bin" / "uv.dll",
+        libuv=libuv_folder(cache) / "bin" / "uv.dll",
         licenses={
             "llvm-openmp": openmp_folder(cache) / "LICENSE",
             "libuv": libuv_folder(cache) / "LICENSE",
@@ -267,7 +267,7 @@ def test_ships_nothing_on_linux(tmp_path: Path) -> None:
     cache = lay_out(tmp_path, has_openmp=True, has_libuv=True)
     env = {"libuv_ROOT": str(tmp_path)}
 
-    assert take_provided(cache, env, platform=LINUX) == Provided()
+    assert take_toolchain_parts(cache, env, platform=LINUX) == ToolchainParts()
 
 
 def test_takes_visual_studios_openmp_for_the_developer_alone(
@@ -276,7 +276,7 @@ def test_takes_visual_studios_openmp_for_the_developer_alone(
     visual_studio = write_visual_studio(tmp_path / "vs")
     env = {"VCToolsRedistDir": str(visual_studio)}
 
-    libraries = take_provided(lay_out(tmp_path), env)
+    libraries = take_toolchain_parts(lay_out(tmp_path), env)
 
     folder = visual_studio / "debug_nonredist/x64/Microsoft.VC143.OpenMP.LLVM"
     assert libraries.openmp == folder / OPENMP_DLL
@@ -287,26 +287,26 @@ def test_takes_visual_studios_openmp_for_the_developer_alone(
 def test_redistributes_no_openmp_of_visual_studio(tmp_path: Path) -> None:
     env = {"VCToolsRedistDir": str(write_visual_studio(tmp_path / "vs"))}
 
-    assert take_provided(lay_out(tmp_path), env, redistributed=True).openmp is None
+    assert take_toolchain_parts(lay_out(tmp_path), env, redistributed=True).openmp is None
 
 
 def test_takes_nothing_from_a_visual_studio_without_openmp(tmp_path: Path) -> None:
     cache = lay_out(tmp_path)
 
-    assert take_provided(cache, {"VCToolsRedistDir": str(tmp_path)}) == Provided()
-    assert take_provided(cache, {}) == Provided()
+    assert take_toolchain_parts(cache, {"VCToolsRedistDir": str(tmp_path)}) == ToolchainParts()
+    assert take_toolchain_parts(cache, {}) == ToolchainParts()
 
 
 @pytest.mark.parametrize("variable", ["libuv_ROOT", "LLVM_SYSPATH"])
 def test_names_a_variable_that_leads_nowhere(tmp_path: Path, variable: str) -> None:
     with pytest.raises(MissingInputError, match=variable):
-        take_provided(lay_out(tmp_path), {variable: str(tmp_path)})
+        take_toolchain_parts(lay_out(tmp_path), {variable: str(tmp_path)})
 
 
 def test_takes_the_users_own_libuv_first(tmp_path: Path) -> None:
     cache = lay_out(tmp_path, has_libuv=True)
     write_files(tmp_path / "own", {"bin/uv.dll": ""})
 
-    libraries = take_provided(cache, {"LIBUV_ROOT": str(tmp_path / "own")})
+    libraries = take_toolchain_parts(cache, {"LIBUV_ROOT": str(tmp_path / "own")})
 
-    assert libraries.uv == tmp_path / "own" / "bin" / "uv.dll"
+    assert libraries.libuv == tmp_path / "own" / "bin" / "uv.dll"

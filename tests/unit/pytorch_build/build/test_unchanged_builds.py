@@ -16,7 +16,7 @@ from core.run import records
 from core.run.records import FileRecord, Record
 from core.run.stage import StageResult
 from pytorch_build.build import inputs as inputs_module
-from pytorch_build.build.build import Work, perform
+from pytorch_build.build.build import Work, build_wheel
 from pytorch_build.build.inputs import Dependency
 from pytorch_build.sdk import RocmOptions
 from tests.kit.builds import (
@@ -212,7 +212,7 @@ class Workshop:
     def count(self, build: SampleBuild) -> int:
         """Perform a build; return how many times the work was done for it."""
         count_before = len(self.builds)
-        record = perform(build.work)
+        record = build_wheel(build.work)
         assert isinstance(record, Record)
         return len(self.builds) - count_before
 
@@ -358,7 +358,7 @@ def test_builds_once_for_each_python(build: SampleBuild, work: Workshop) -> None
 
 
 def test_records_a_build_with_its_cell_and_its_wheel(build: SampleBuild, work: Workshop) -> None:
-    record = perform(build.work)
+    record = build_wheel(build.work)
 
     assert isinstance(record, Record)
     assert record == read_record(work.run)
@@ -371,10 +371,10 @@ def test_records_a_build_with_its_cell_and_its_wheel(build: SampleBuild, work: W
 def test_returns_the_record_of_before_where_nothing_has_changed(
     build: SampleBuild, work: Workshop, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = perform(build.work)
+    record = build_wheel(build.work)
     capsys.readouterr()
 
-    assert perform(build.work) == record
+    assert build_wheel(build.work) == record
     assert "build_torch: unchanged" in capsys.readouterr().err
     assert len(work.builds) == 1
 
@@ -384,10 +384,10 @@ def test_copies_the_wheel_to_a_second_folder(
     build: SampleBuild, work: Workshop, *, is_unchanged: bool
 ) -> None:
     if is_unchanged:
-        perform(build.work)
+        build_wheel(build.work)
     folder = work.run.root / "mine"
 
-    record = perform(change_choice(output_dir=folder)(build).work)
+    record = build_wheel(change_choice(output_dir=folder)(build).work)
 
     assert isinstance(record, Record)
     assert [path.name for path in folder.iterdir()] == [record.files[0].name]

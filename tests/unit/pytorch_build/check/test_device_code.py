@@ -47,7 +47,7 @@ def test_reads_every_bundle_of_a_library(tmp_path: Path) -> None:
 
     assert facts is not None
     assert len(facts.bundles) == 2
-    assert facts.registered == 2
+    assert facts.registered_count == 2
     assert facts.targets == {"gfx942", "gfx1100"}
 
 
@@ -228,7 +228,7 @@ def test_requires_no_device_code_of_a_wheel_that_may_have_none() -> None:
 
 
 def test_finds_registered_bundles_that_are_not_there() -> None:
-    view = wheel_view(files={"a.so": DeviceFacts(registered=2)})
+    view = wheel_view(files={"a.so": DeviceFacts(registered_count=2)})
 
     (finding,) = device_code.check(judged_by(view, POLICY))
 

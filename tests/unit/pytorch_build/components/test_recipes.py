@@ -142,7 +142,7 @@ def test_rejects_a_version_without_the_commit_that_triton_adds(version: str) -> 
 def test_builds_triton_with_its_own_llvm_on_windows() -> None:
     libraries = replace(WINDOWS_LIBRARIES, llvm=PureWindowsPath("C:/b/llvm"))
 
-    env = plan_project("triton", "windows", version=TRITON_VERSION, provided=libraries).env
+    env = plan_project("triton", "windows", version=TRITON_VERSION, toolchain_parts=libraries).env
 
     settings = {name: value for name, value in env.items() if name.startswith(("TRITON_", "LLVM_"))}
     assert settings == {
@@ -160,7 +160,7 @@ def test_builds_triton_with_its_own_llvm_on_windows() -> None:
 def test_isolates_tritons_build_on_windows() -> None:
     libraries = replace(WINDOWS_LIBRARIES, llvm=PureWindowsPath("C:/b/llvm"))
 
-    plan = plan_project("triton", "windows", version=TRITON_VERSION, provided=libraries)
+    plan = plan_project("triton", "windows", version=TRITON_VERSION, toolchain_parts=libraries)
 
     python = r"C:\env\Scripts\python.exe"
     assert [command.argv for command in plan.commands] == [(python, "-m", "build", "--wheel")]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import MissingInputError, RocmError, UsageError
-from pytorch_build.build.toolchain import Provided
+from pytorch_build.build.toolchain import ToolchainParts
 from pytorch_build.components.torch import (
     REQUIRED_LIBRARIES,
     preloaded_libraries,
@@ -21,7 +21,7 @@ from tests.kit.platforms import LINUX, WINDOWS
 from tests.kit.windows_listings import read_listing
 
 SCIKIT_BUILD = replace(TREE_FACTS, build_backend="scikit_build_core.build")
-WITHOUT_LIBUV = replace(WINDOWS_LIBRARIES, uv=None)
+WITHOUT_LIBUV = replace(WINDOWS_LIBRARIES, libuv=None)
 LINUX_PRELOADS = frozenset(LINUX.preloads)
 
 
@@ -51,7 +51,7 @@ def test_takes_the_trees_ninja_on_linux() -> None:
 
 def test_requires_an_openmp_runtime_for_a_gpu_build_on_windows() -> None:
     with pytest.raises(MissingInputError, match=r"libomp140\.x86_64\.dll"):
-        plan_project("torch", "windows", provided=replace(WINDOWS_LIBRARIES, openmp=None))
+        plan_project("torch", "windows", toolchain_parts=replace(WINDOWS_LIBRARIES, openmp=None))
 
 
 @pytest.mark.parametrize("setter", ["base_env", "ref_env"])
@@ -61,7 +61,7 @@ def test_needs_no_openmp_runtime_without_openmp(setter: str) -> None:
     plan = plan_project(
         "torch",
         "windows",
-        provided=replace(WINDOWS_LIBRARIES, openmp=None),
+        toolchain_parts=replace(WINDOWS_LIBRARIES, openmp=None),
         base_env=off if setter == "base_env" else None,
         ref_env=off if setter == "ref_env" else None,
     )
@@ -70,16 +70,16 @@ def test_needs_no_openmp_runtime_without_openmp(setter: str) -> None:
 
 
 def test_ships_libuv_alone_where_there_is_no_openmp_runtime() -> None:
-    libraries = Provided(uv=WINDOWS_LIBRARIES.uv)
+    libraries = ToolchainParts(libuv=WINDOWS_LIBRARIES.libuv)
 
-    plan = plan_project("torch", "windows", has_gpu=False, provided=libraries)
+    plan = plan_project("torch", "windows", has_gpu=False, toolchain_parts=libraries)
 
     assert [overlay.path for overlay in plan.overlays] == ["torch/lib/uv.dll"]
 
 
 def test_requires_libuv_for_distributed_on_windows() -> None:
     with pytest.raises(MissingInputError, match="libuv") as caught:
-        plan_project("torch", "windows", provided=WITHOUT_LIBUV)
+        plan_project("torch", "windows", toolchain_parts=WITHOUT_LIBUV)
 
     assert "libuv_ROOT" in caught.value.hint
 
@@ -91,7 +91,7 @@ def test_needs_no_libuv_without_distributed(setter: str) -> None:
     plan = plan_project(
         "torch",
         "windows",
-        provided=WITHOUT_LIBUV,
+        toolchain_parts=WITHOUT_LIBUV,
         base_env=off if setter == "base_env" else None,
         ref_env=off if setter == "ref_env" else None,
     )

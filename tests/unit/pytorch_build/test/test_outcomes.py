@@ -5,7 +5,7 @@ import pytest
 from core import process
 from core.junit import Case
 from pytorch_build.test.outcomes import ProcessRun, result_of_script, results_of
-from pytorch_build.test.plugin import Ended, Events
+from pytorch_build.test.plugin import Ended, EventLog
 
 FILE = "test/test_it.py"
 
@@ -44,24 +44,24 @@ def test_a_programs_status_is_its_result(
     assert case.line.endswith(line)
 
 
-def events_with(*tests: str, running: str | None = None, unreached: tuple[str, ...] = ()) -> Events:
+def log_with(*tests: str, running: str | None = None, unreached: tuple[str, ...] = ()) -> EventLog:
     """Return the events of a process whose tests passed, as far as it came."""
-    events = Events()
-    events.collected = tuple(f"{FILE}::{test}" for test in (*tests, *unreached))
-    events.results = [Ended(test=f"{FILE}::{test}", seconds=1.0) for test in tests]
-    events.running = running
-    return events
+    event_log = EventLog()
+    event_log.collected = tuple(f"{FILE}::{test}" for test in (*tests, *unreached))
+    event_log.results = [Ended(test=f"{FILE}::{test}", seconds=1.0) for test in tests]
+    event_log.running = running
+    return event_log
 
 
-def cases_of(returncode: int, *processes: Events) -> tuple[Case, ...]:
-    """Return the results of a process by its events."""
+def cases_of(returncode: int, *event_logs: EventLog) -> tuple[Case, ...]:
+    """Return the results of a process by its event logs."""
     run = ProcessRun(
         ending=process.Ending(returncode=returncode, seconds=9.0),
         ended_at=0.0,
-        events_of_processes=processes,
+        event_logs=event_logs,
         output="the end",
     )
-    return results_of(FILE, run, test_seconds=60.0, may_be_empty=False).cases
+    return results_of(FILE, run, test_timeout=60.0, may_be_empty=False).cases
 
 
 @pytest.mark.parametrize(
@@ -71,18 +71,18 @@ def cases_of(returncode: int, *processes: Events) -> tuple[Case, ...]:
         pytest.param(1, [], "error", "status 1", id="no events, and a status"),
         pytest.param(4, [], "error", "arguments", id="refused arguments"),
         pytest.param(-signal.SIGABRT, [], "crashed", "SIGABRT", id="no events, and a signal"),
-        pytest.param(-11, [events_with("x")], "crashed", "SIGSEGV", id="signal after the tests"),
-        pytest.param(134, [events_with("x")], "crashed", "status 134", id="status after the tests"),
-        pytest.param(3, [events_with("x")], "error", "internal error", id="error of pytest"),
-        pytest.param(1, [events_with("x")], "error", "no test as failed", id="failure of no test"),
-        pytest.param(0, [events_with("x", unreached=("y",))], "crashed", "status 0", id="tests not reached"),
-        pytest.param(5, [events_with()], "error", "no test ran", id="no test"),
-        pytest.param(0, [events_with()], "error", "no test ran", id="no test, and no status"),
-        pytest.param(0, [events_with("x", "x")], "error", "more than once", id="two results"),
+        pytest.param(-11, [log_with("x")], "crashed", "SIGSEGV", id="signal after the tests"),
+        pytest.param(134, [log_with("x")], "crashed", "status 134", id="status after the tests"),
+        pytest.param(3, [log_with("x")], "error", "internal error", id="error of pytest"),
+        pytest.param(1, [log_with("x")], "error", "no test as failed", id="failure of no test"),
+        pytest.param(0, [log_with("x", unreached=("y",))], "crashed", "status 0", id="tests not reached"),
+        pytest.param(5, [log_with()], "error", "no test ran", id="no test"),
+        pytest.param(0, [log_with()], "error", "no test ran", id="no test, and no status"),
+        pytest.param(0, [log_with("x", "x")], "error", "more than once", id="two results"),
     ],
 )
 def test_a_status_that_no_test_explains_is_the_files(
-    returncode: int, processes: list[Events], outcome: str, problem: str
+    returncode: int, processes: list[EventLog], outcome: str, problem: str
 ) -> None:
     whole_file = cases_of(returncode, *processes)[-1]
 
@@ -92,25 +92,25 @@ def test_a_status_that_no_test_explains_is_the_files(
 
 
 def test_a_test_that_started_and_did_not_end_is_the_one_that_crashed() -> None:
-    cases = cases_of(0, events_with("x", running=f"{FILE}::y", unreached=("y", "z")))
+    cases = cases_of(0, log_with("x", running=f"{FILE}::y", unreached=("y", "z")))
 
     assert {case.test: case.outcome for case in cases} == {f"{FILE}::x": "passed", f"{FILE}::y": "crashed"}
 
 
 def test_a_test_that_ran_for_its_time_did_not_crash() -> None:
-    events = events_with(running=f"{FILE}::y")
-    events.last_time = -60.0
+    event_log = log_with(running=f"{FILE}::y")
+    event_log.last_time = -60.0
 
-    (case,) = cases_of(1, events)
+    (case,) = cases_of(1, event_log)
 
     assert case.outcome == "timeout"
 
 
 def test_a_file_that_skips_itself_is_skipped_as_a_whole() -> None:
-    events = events_with()
-    events.results = [Ended(test=FILE, outcome="skipped", message="no GPU")]
+    event_log = log_with()
+    event_log.results = [Ended(test=FILE, outcome="skipped", message="no GPU")]
 
-    (case,) = cases_of(5, events)
+    (case,) = cases_of(5, event_log)
 
     assert case.test == FILE
     assert case.outcome == "skipped"

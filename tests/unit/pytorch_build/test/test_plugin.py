@@ -38,7 +38,7 @@ def write_events(folder: Path, *lines: Mapping[str, object], last_line: str = ""
 def test_events_say_what_exists_and_what_rules_take(tmp_path: Path) -> None:
     write_events(tmp_path, collected("a", "b", deselected=("c",)))
 
-    (events,) = plugin.read_events(tmp_path)
+    (events,) = plugin.read_event_logs(tmp_path)
 
     assert events.collected == ("a", "b")
     assert events.existing == {"a", "b", "c"}
@@ -57,7 +57,7 @@ def test_events_have_every_attempt_of_a_test(tmp_path: Path) -> None:
         ended("b", "failed"),
     )
 
-    (events,) = plugin.read_events(tmp_path)
+    (events,) = plugin.read_event_logs(tmp_path)
 
     attempts = [(result.test, result.outcome, result.attempt) for result in events.results]
     assert attempts == [("a", "rerun", 1), ("a", "passed", 2), ("b", "failed", 1)]
@@ -69,7 +69,7 @@ def test_each_process_has_its_own_events(tmp_path: Path) -> None:
     write_events(tmp_path, collected("b"), started("b"), name="2")
     write_events(tmp_path, collected("a"), name="1")
 
-    first, second = plugin.read_events(tmp_path)
+    first, second = plugin.read_event_logs(tmp_path)
 
     assert first.collected == ("a",)
     assert second.running == "b"
@@ -86,7 +86,7 @@ def test_a_process_that_died_leaves_the_test_that_ran_and_those_after_it(tmp_pat
         last_line='{"kind": "started", "te',
     )
 
-    (events,) = plugin.read_events(tmp_path)
+    (events,) = plugin.read_event_logs(tmp_path)
 
     assert events.running == "b"
     assert events.unreached == ("c", "d")
@@ -96,13 +96,13 @@ def test_a_process_that_died_leaves_the_test_that_ran_and_those_after_it(tmp_pat
 def test_a_process_that_died_at_once_has_no_events(tmp_path: Path) -> None:
     write_events(tmp_path, last_line='{"kind"')
 
-    assert plugin.read_events(tmp_path) == []
+    assert plugin.read_event_logs(tmp_path) == []
 
 
 def test_keys_of_a_later_plugin_lose_no_result(tmp_path: Path) -> None:
     write_events(tmp_path, {**collected("a"), "host": "x"}, {**ended("a", "passed"), "memory": 5})
 
-    (events,) = plugin.read_events(tmp_path)
+    (events,) = plugin.read_event_logs(tmp_path)
 
     assert [result.test for result in events.results] == ["a"]
 
@@ -119,4 +119,4 @@ def test_refuses_a_line_that_is_no_event(tmp_path: Path, line: dict[str, object]
     write_events(tmp_path, collected("a"), line)
 
     with pytest.raises(DataError, match="line 2"):
-        plugin.read_events(tmp_path)
+        plugin.read_event_logs(tmp_path)

@@ -128,7 +128,7 @@ def test_the_report_of_the_whole_has_the_tests_of_both_halves(store: DirectorySt
     record = record_of_whole(store, merge_halves("passed", "flaky"), *halves)
 
     document = read(store.read(record.details["report"]["key"]))
-    assert document.properties[reports.MERGED] == "2"
+    assert document.properties[reports.SHARD_COUNT_OF_TOTAL] == "2"
     assert [case.outcome for case in document.cases] == ["passed", "flaky"]
 
 

@@ -283,7 +283,7 @@ def test_a_rocm_that_is_not_staged_comes_from_its_own_source(run: LocalRun, tmp_
 
     packages = find_staged(run, options, rocm=RocmOptions(source=rocm_source))
 
-    staged_files, rocm_files = packages.files_of_sources
+    staged_files, rocm_files = packages.source_parts
     assert [file.distribution for file in staged_files.files] == ["torch"]
     assert "rocm-sdk-device-gfx942" in {file.distribution for file in rocm_files.files}
 

@@ -38,7 +38,7 @@ def builds(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> list[Work]:
     """Return what would be built."""
     planned_builds: list[Work] = []
     write_requirements(run.root)
-    monkeypatch.setattr(verb, "perform", planned_builds.append)
+    monkeypatch.setattr(verb, "build_wheel", planned_builds.append)
     monkeypatch.setattr(verb, "require", lambda _python: run.target())
     return planned_builds
 

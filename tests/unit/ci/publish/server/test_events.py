@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.publish.server import RUN_FOLDERS, EventError, Message, Place, handle, messages
+from ci.publish.server import RUN_FOLDERS, BucketKey, EventError, Message, handle, messages
 
 KEY = "17-linux/python/g/torch-2.10.0+rocm7.1 (1)-cp312.whl"
 ENCODED_KEY = "17-linux/python/g/torch-2.10.0%2Brocm7.1+%281%29-cp312.whl"
-CHANGE = Place(bucket="b", key=KEY)
+CHANGE = BucketKey(bucket="b", key=KEY)
 
 
 def s3_event(*keys: str, name: str = "ObjectCreated:Put") -> dict[str, Any]:
@@ -74,7 +74,7 @@ def test_reads_each_message_of_a_queue_by_itself() -> None:
     )
 
     assert messages(event) == [
-        Message(message_id="m0", changed_objects=(CHANGE, Place(bucket="b", key="a"))),
+        Message(message_id="m0", changed_objects=(CHANGE, BucketKey(bucket="b", key="a"))),
         Message(message_id="m1", changed_objects=(CHANGE,)),
         Message(message_id="m2", changed_objects=(CHANGE,)),
         Message(message_id="m3"),
@@ -124,7 +124,7 @@ def test_rejects_an_event_without_a_queue_that_names_no_object(event: dict[str, 
 # S3's keys are UTF-8, which not every text of Python is.
 @given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=40))
 def test_reads_any_key_that_s3_encodes(key: str) -> None:
-    changes = (Place(bucket="b", key=key),)
+    changes = (BucketKey(bucket="b", key=key),)
 
     assert messages(sqs_event(s3_event(quote_plus(key))))[0].changed_objects == changes
     assert messages(bridge_event(key))[0].changed_objects == changes

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ci.publish import server
 from ci.publish.index import is_page, write_index
 from ci.publish.index.sources import UploadedSource
-from ci.publish.server import RUN_FOLDERS, Place, folder_of, handle, title_of
+from ci.publish.server import RUN_FOLDERS, BucketKey, folder_of, handle, title_of
 from ci.verbs import index
 from core.stores.s3 import open_bucket
 from tests.kit import runs, stores, wheels
@@ -89,9 +89,9 @@ def pages_in(store: Store, folder: str = PREFIX) -> dict[str, bytes]:
     ],
 )
 def test_follows_distributions_in_folders_of_runs_alone(key: str, prefix: str | None) -> None:
-    folder = folder_of(Place(bucket="b", key=key), FOLDERS)
+    folder = folder_of(BucketKey(bucket="b", key=key), FOLDERS)
 
-    assert folder == (None if prefix is None else Place(bucket="b", key=prefix))
+    assert folder == (None if prefix is None else BucketKey(bucket="b", key=prefix))
 
 
 # Pages

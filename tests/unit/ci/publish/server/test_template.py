@@ -10,7 +10,7 @@ import yaml  # type: ignore[import-untyped]
 from ci.cleanup.plan import retention
 from ci.promote import documents
 from ci.publish.buckets import buckets
-from ci.publish.server import RUN_FOLDERS, Place, folder_of
+from ci.publish.server import RUN_FOLDERS, BucketKey, folder_of
 from core.cli.options import ROOT
 from core.run import RunOutputs
 from pytorch_build.build.cache import LAYOUT
@@ -376,7 +376,7 @@ def test_passes_on_the_events_that_the_function_follows(template: Template, name
     suffixes = tuple(condition["suffix"] for condition in pattern["object"]["key"])
     key = f"{GROUP}/{name}"
 
-    folder = folder_of(Place(bucket="b", key=key), re.compile(RUN_FOLDERS))
+    folder = folder_of(BucketKey(bucket="b", key=key), re.compile(RUN_FOLDERS))
 
     assert key.endswith(suffixes) == (folder is not None)
 

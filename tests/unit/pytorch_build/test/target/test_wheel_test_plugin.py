@@ -41,7 +41,7 @@ class PluginRun:
 
     status: int
     output: str
-    events: plugin.Events
+    events: plugin.EventLog
 
     @property
     def outcomes(self) -> dict[str, str]:
@@ -86,7 +86,7 @@ def run_tests(tmp_path: Path) -> RunTests:
         command += ["-p", "no:cacheprovider", *arguments]
         env = process.inherited(PYTHONPATH=str(plugin.TARGET), PYTEST_ADDOPTS=None, **variables)
         completed = process.capture(command, cwd=tree / "test", env=env, check=False)
-        (events,) = plugin.read_events(folder)
+        (events,) = plugin.read_event_logs(folder)
         return PluginRun(
             status=completed.returncode, output=completed.stdout + completed.stderr, events=events
         )
