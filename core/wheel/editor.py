@@ -365,8 +365,8 @@ class _Copier:
 
     def add(self, members: Sequence[Member]) -> None:
         """Compress members."""
-        for name, digest, size in self._writer.add(members):
-            self.rows.append(record_row(name, digest, size))
+        for member in self._writer.add(members):
+            self.rows.append(record_row(member.name, member.sha256, member.size))
 
     def copy(self, copy: _Copy) -> None:
         """Take a member over as it is compressed, or write its new content."""

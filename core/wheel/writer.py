@@ -126,7 +126,7 @@ def write_wheel(
             epoch=epoch,
             packing=replace(packing or Packing(), scratch=folder),
         )
-        rows = [record_row(name, digest, size) for name, digest, size in archive.add(content)]
+        rows = [record_row(member.name, member.sha256, member.size) for member in archive.add(content)]
         archive.add([record_member(spec.info, rows)])
         archive.finish()
     return WrittenFile(
