@@ -21,7 +21,7 @@ from typing import BinaryIO
 from core.archive.tar import XZ, ZSTD, HashedSource, StreamedMember, TarLimits, TarStream
 from core.archive.zips import unsafe_path
 from core.errors import ArtifactError, nearest
-from core.files import replaced, writing
+from core.files import replacement_folder, writing
 from core.run import Platform, this_platform
 from rocm_packaging.artifacts import COMPONENTS, MANIFEST, parse_stages
 
@@ -137,7 +137,7 @@ def extract(
     source = HashedSource(stream, name=filename, on_bytes=on_bytes)
     tar = TarStream(source, archive.suffix, name=filename, limits=limits or TarLimits())
     folder = directory / archive.folder(this_platform())
-    with writing(folder), replaced(folder) as fresh_folder:
+    with writing(folder), replacement_folder(folder) as fresh_folder:
         try:
             _unpack(tar, fresh_folder, where=filename)
         except ArtifactError as problem:

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
     )
     with temporary.folder("verify", within=common.cache) as scratch:
         for number, address in enumerate(arguments.files):
-            folder = files.made(scratch / str(number))
+            folder = files.ensure_folder(scratch / str(number))
             # The installer's settings have the certificate, and take a moment to read.
             cert = configured().cert if address.startswith("https://") else ""
             path, origin = locate(

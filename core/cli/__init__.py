@@ -21,7 +21,7 @@ from core.cli.failures import tell
 from core.cli.options import ROOT, add_common, environment, take_out_options_without_effect
 from core.cli.parser import VerbParser
 from core.cli.sessions import FrontDoorCall, as_current_call
-from core.errors import STOPPING, FatalError, UsageError, fatal, nearest
+from core.errors import STOPPING, FatalError, UsageError, as_fatal_error, nearest
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -75,7 +75,7 @@ def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | 
         except (Exception, KeyboardInterrupt) as problem:
             if "--debug" in argv and isinstance(problem, Exception):
                 raise
-            error = fatal(problem)
+            error = as_fatal_error(problem)
             tell(error)
             return error.exit_code
         finally:

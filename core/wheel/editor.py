@@ -27,7 +27,7 @@ from core.archive.zip_headers import DEFLATED
 from core.archive.zip_writer import HashingStream, ZipWriter
 from core.archive.zips import ZipArchive, ZipMember, unsafe_path
 from core.errors import MissingInputError, WheelError
-from core.files import atomic
+from core.files import atomic_file
 from core.wheel import parse_name, parse_wheel_name, read_small_member
 from core.wheel.record import RecordRow, WheelListing, require_listing
 from core.wheel.writer import WheelSpec, WrittenFile, record_member, record_row, write_sdist
@@ -320,7 +320,7 @@ def _write(
 ) -> WrittenFile:
     # Threads are for new members; what was edited are small texts.
     jobs = None if new_members else 1
-    with atomic(target) as raw, Workers(jobs=jobs) as workers, ExitStack() as streams:
+    with atomic_file(target) as raw, Workers(jobs=jobs) as workers, ExitStack() as streams:
         hashing = HashingStream(raw)
         packing = Packing(
             workers=workers,

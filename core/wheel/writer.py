@@ -24,7 +24,7 @@ from core.archive import Member
 from core.archive.packed import Packing
 from core.archive.zip_writer import EARLIEST, HashingStream, ZipWriter
 from core.errors import WheelError
-from core.files import atomic
+from core.files import atomic_file
 
 _GENERATOR = "rocm-pytorch-wheels"
 _GZIP_LEVEL = 6
@@ -119,7 +119,7 @@ def write_wheel(
     target = folder / spec.filename
     licenses = [replace(file, name=f"{spec.info}/licenses/{file.name}") for file in spec.license_files]
     content = [*_sorted(target, members), *_sorted(target, [*spec.info_files, *licenses])]
-    with atomic(target) as raw:
+    with atomic_file(target) as raw:
         stream = HashingStream(raw)
         archive = ZipWriter(
             stream,
@@ -158,7 +158,7 @@ def write_sdist(
     rooted_members = [replace(member, name=f"{stem}/{member.name}") for member in all_members]
     tar = io.BytesIO()
     write_tar(tar, _sorted(target, rooted_members), epoch=epoch)
-    with atomic(target) as raw:
+    with atomic_file(target) as raw:
         stream = HashingStream(raw)
         stream.write(deflate.gzip_compress(tar.getvalue(), _GZIP_LEVEL))
     return WrittenFile(

@@ -259,7 +259,7 @@ def _usable_disk(tree: Path, need: MachineNeed) -> float:
     if free >= need.disk:
         # Measuring a large tree takes time, so only where that counts.
         return free
-    return free + files.measured(tree)[0] / _GIB
+    return free + files.measure_folder(tree)[0] / _GIB
 
 
 def _compiler_problems(platform: Platform, env: Mapping[str, str]) -> Iterator[EnvironmentSetupError]:

@@ -185,7 +185,7 @@ def _run_pytest(
     command += ["-c", SMOKE_TESTS / "pytest.ini"]
     command += ["--rootdir", SMOKE_TESTS]
     command += ["-p", "no:cacheprovider"]
-    command += plugin.arguments(files.made(folder) / "settings.json", settings)
+    command += plugin.arguments(files.ensure_folder(folder) / "settings.json", settings)
     command += [*arguments, SMOKE_TESTS]
 
     ending = process.Ending(returncode=0)

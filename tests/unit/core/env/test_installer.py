@@ -21,7 +21,7 @@ from core.env.installer import (
     require_planned,
     unplanned_packages,
 )
-from core.errors import CheckError, EnvironmentSetupError, origin
+from core.errors import CheckError, EnvironmentSetupError, error_with_cause
 from core.host_path import ENVIRONMENT_MARKER
 from tests.kit.machines import Answer, Call, VirtualEnvironment, answer_processes, target_in
 from tests.kit.repos import write_files
@@ -595,7 +595,7 @@ def test_a_failed_installation_has_the_installers_error_and_a_log(tmp_path: Path
     ):
         pytest.fail("It was used.")
 
-    problem = origin(raised.value)
+    problem = error_with_cause(raised.value)
     assert problem is not None
     assert problem.cause is not None
     assert problem.cause.tool == "uv"
