@@ -196,20 +196,21 @@ def user_file() -> UserFile:
     return _in_use[0]
 
 
-def read_once(read: Callable[[], Result]) -> Callable[[], Result]:
-    """Return a function that reads what the user's file may change once for each such file."""
+def cached_by_user_file(read: Callable[[], Result]) -> Callable[[], Result]:
+    """Return a function that reads once for each user's file in use, which may change what is read."""
 
+    # The argument is what results are kept by.
     @functools.cache
-    def read_with(_user_file: UserFile) -> Result:
+    def read_for(_user_file: UserFile) -> Result:
         return read()
 
-    return lambda: read_with(user_file())
+    return lambda: read_for(user_file())
 
 
 def data_file(path: Path, model: type[AnyModel]) -> Callable[[], AnyModel]:
     """Return the function that reads a data file, once, with the user's own over it if it is `LAYERED`."""
 
-    @read_once
+    @cached_by_user_file
     def read() -> AnyModel:
         tables = _project_tables(path)
         file = user_file().file

@@ -145,7 +145,7 @@ def _parsed(package: str, verbs: Sequence[Verb], argv: Sequence[str]) -> tuple[M
         return module, parser.parse_args(options)
 
     arguments, unknown_options = parser.parse_known_args(options)
-    parser.refuse_misspelt(unknown_options)
+    parser.refuse_misspelt_options(unknown_options)
     arguments.rest = [option for option in unknown_options if option != "--"]
     arguments.words = options
     return module, arguments

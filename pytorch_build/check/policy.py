@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from pydantic import Field, field_validator
 
 from core import files
-from core.data import Model, merged, read_once, read_toml, tables_of_user, user_file, validated
+from core.data import Model, cached_by_user_file, merged, read_toml, tables_of_user, user_file, validated
 from pytorch_build.components import COMPONENTS, TORCH
 from pytorch_build.components.component import (
     Allowed,  # noqa: TC001 - pydantic reads it
@@ -111,7 +111,7 @@ def load_policy(file: Path | None = None) -> Policy:
     return _policy_with_user_tables(tables, read_toml(file), file, policy.source)
 
 
-@read_once
+@cached_by_user_file
 def _policy_in_force() -> Policy:
     """Return the project's policy, with the table of pytorch-build.toml over it."""
     file = user_file().file

@@ -18,9 +18,9 @@ from pydantic import AfterValidator, Field
 from core.cli.options import OWN_FILE
 from core.data import (
     Model,
+    cached_by_user_file,
     key_path,
     merged,
-    read_once,
     read_toml,
     tables_of_user,
     user_file,
@@ -233,7 +233,7 @@ def torch_ref(name: str, *, platform: str = "linux") -> TorchRef:
     return _torch_ref(name, tables[name], files[name], platform)
 
 
-@read_once
+@cached_by_user_file
 def rehearsal_labels() -> frozenset[str]:
     """Return what the local versions of wheels have that are for rehearsals alone, never published."""
     return frozenset(ref.local_label for ref in load_refs().values() if not ref.is_publishable)
