@@ -30,7 +30,7 @@ from rocm_packaging.packages import layouts, versions
 
 if TYPE_CHECKING:
     from core.env import Interpreter
-    from core.env.installer import Install
+    from core.env.installer import InstallerCall
     from core.packages.package_source import PackageSource
     from core.packages.search import SdistRequirements
 
@@ -74,7 +74,7 @@ class RocmSource:
         return options
 
     @contextmanager
-    def opened_call(self, folder: Path, family: str, targets: Sequence[str] = ()) -> Iterator[Install]:
+    def opened_call(self, folder: Path, family: str, targets: Sequence[str] = ()) -> Iterator[InstallerCall]:
         """Plan the installation of the files, from an address that lives as long as the context.
 
         The requirements file is written into the folder; unsplit packages are for the family, and split

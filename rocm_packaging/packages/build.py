@@ -152,10 +152,10 @@ def _member(file: PayloadFile, scratch: Path, stub_program: bytes) -> Member:
         return Member(name=file.path, source=source, executable=is_executable)
 
     # Most files have room for the RPATH, and are read with a few bytes changed.
-    edited = rpath.edited(source, file.rpath)
+    edited = rpath.edit_without_patchelf(source, file.rpath)
     if edited is not None:
         return Member(name=file.path, source=edited, executable=is_executable)
-    make = partial(rpath.patched, source, file.rpath, scratch / file.path)
+    make = partial(rpath.write_by_patchelf, source, file.rpath, scratch / file.path)
     patched = DeferredFile(size=source.stat().st_size, make=make)
     return Member(name=file.path, source=patched, executable=is_executable)
 

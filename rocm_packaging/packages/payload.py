@@ -150,8 +150,8 @@ def with_rpath(file: PayloadFile, folder: str, other_folders: Iterable[str]) -> 
     facts = file.facts
     if facts is None or not facts.dynamic:
         return file
-    relative_folders = rpath.relative(facts.search)
-    packages_folders = rpath.ways(f"{folder}/{file.path}", other_folders)
+    relative_folders = rpath.relative_entries(facts.search)
+    packages_folders = rpath.entries_to_folders(f"{folder}/{file.path}", other_folders)
     search = tuple(dict.fromkeys((*relative_folders, *packages_folders)))
     if facts.is_rpath and facts.search == search:
         return file

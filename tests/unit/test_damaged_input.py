@@ -183,7 +183,7 @@ def read_elf(content: bytes, folder: Path) -> None:
 def read_search_path(content: bytes, folder: Path) -> None:
     path = write_file(folder, "lib.so", content)
     if elf.read(path) is not None:
-        rpath.extended(path, "$ORIGIN/../a:$ORIGIN/../b")
+        rpath.edit_by_extending(path, "$ORIGIN/../a:$ORIGIN/../b")
 
 
 def fat_elf() -> bytes:
