@@ -36,14 +36,14 @@ class Artifact:
     component: str
     target: str
     path: Path
-    stages: tuple[str, ...]
+    stage_folders: tuple[str, ...]
 
     @cached_property
     def entries(self) -> tuple[TreeEntry, ...]:
         """Its files and links, as they were when first asked for; listed stage folders may be absent."""
         entries: list[TreeEntry] = []
-        for stage in self.stages:
-            root = self.path / stage
+        for stage_folder in self.stage_folders:
+            root = self.path / stage_folder
             if root.is_dir():
                 entries += _walk(str(root), "")
         return tuple(entries)
@@ -120,7 +120,7 @@ def _artifact(path: Path) -> Artifact:
         component=match["component"],
         target=re.split("[:~]", match["target"])[0],  # on Windows ~ stands for the colon
         path=path,
-        stages=parse_stages(text, path / MANIFEST),
+        stage_folders=parse_stage_folders(text, path / MANIFEST),
     )
 
 
@@ -140,14 +140,14 @@ def matching(
     return matches
 
 
-def parse_stages(text: str, where: Path | str) -> tuple[str, ...]:
+def parse_stage_folders(text: str, where: Path | str) -> tuple[str, ...]:
     """Read a manifest: one stage folder a line, relative to the artifact."""
-    stages = [line.strip() for line in text.splitlines() if line.strip()]
-    for stage in stages:
-        first = stage.partition("/")[0]
-        if posixpath.isabs(stage) or posixpath.normpath(stage) != stage or first in {".", ".."}:
-            raise ArtifactError(f"{where} lists {stage!r}, which is outside of the artifact.")
-    return tuple(dict.fromkeys(stages))
+    folders = [line.strip() for line in text.splitlines() if line.strip()]
+    for folder in folders:
+        first_part = folder.partition("/")[0]
+        if posixpath.isabs(folder) or posixpath.normpath(folder) != folder or first_part in {".", ".."}:
+            raise ArtifactError(f"{where} lists {folder!r}, which is outside of the artifact.")
+    return tuple(dict.fromkeys(folders))
 
 
 def build_info(artifacts: Iterable[Artifact]) -> BuildInfo:
@@ -269,9 +269,9 @@ def _clash(message: str) -> ArtifactError:
 
 def _walk(folder: str, prefix: str) -> Iterator[TreeEntry]:
     """Yield the files and links below a folder, whose path in the tree is the prefix."""
-    with os.scandir(folder) as directory_entries:
-        directory = sorted(directory_entries, key=lambda directory_entry: directory_entry.name)
-    for directory_entry in directory:
+    with os.scandir(folder) as scan_of_folder:
+        directory_entries = sorted(scan_of_folder, key=lambda directory_entry: directory_entry.name)
+    for directory_entry in directory_entries:
         path = f"{prefix}{directory_entry.name}"
         source = Path(directory_entry.path)
         if directory_entry.is_symlink():

@@ -216,11 +216,13 @@ def usual_links(tree: Mapping[str, TreeEntry], links: Mapping[str, str]) -> dict
 def unmet_imports(tree: Mapping[str, TreeEntry], packaged_paths: Collection[str]) -> Iterator[str]:
     """Yield which files CMake packages want and no package holds: find_package fails there."""
     for path, entry in sorted(tree.items()):
-        prefix, package, _file = f"/{path}".rpartition("/lib/cmake/")
-        if not package or not path.endswith(".cmake"):
+        # CMake takes the folder that holds lib/ for the prefix of what a package imports.
+        prefix, lib_cmake, _path_in_package = f"/{path}".rpartition("/lib/cmake/")
+        is_in_cmake_package = bool(lib_cmake)
+        if not is_in_cmake_package or not path.endswith(".cmake"):
             continue
-        for relative in _imported_files(entry):
-            imported_path = f"{prefix}/{relative}".lstrip("/")
+        for path_from_prefix in _imported_files(entry):
+            imported_path = f"{prefix}/{path_from_prefix}".lstrip("/")
             if imported_path not in packaged_paths:
                 yield f"{path} wants {imported_path}"
 

@@ -50,7 +50,7 @@ def test_reads_the_stages_of_a_manifest(tmp_path: Path) -> None:
 
     (artifact,) = scan(tmp_path)
 
-    assert artifact.stages == ("core/clr/stage", "core/x/stage")
+    assert artifact.stage_folders == ("core/clr/stage", "core/x/stage")
 
 
 @pytest.mark.parametrize("folder", ["empty", "absent"])
