@@ -217,7 +217,7 @@ def data_file(path: Path, model: type[AnyModel]) -> Callable[[], AnyModel]:
         user_tables = tables_of_user(path, model)
         if file is None or not user_tables:
             return validated(tables, model, where=path)
-        merged_tables = merged(tables, user_tables)
+        merged_tables = merge_tables(tables, user_tables)
         return validated(
             merged_tables,
             model,
@@ -236,7 +236,7 @@ def _project_tables(path: Path) -> dict[str, Any]:
 
     kept_tables: dict[str, Any] = {}
     for names in _OF_ONE_REPOSITORY[path]:
-        kept_tables = merged(kept_tables, _selected(tables, names))
+        kept_tables = merge_tables(kept_tables, _selected(tables, names))
     return kept_tables
 
 
@@ -387,7 +387,7 @@ def validated(
         raise _as_data_error(problem, model, where, table_name) from problem
 
 
-def merged(
+def merge_tables(
     base: Mapping[str, Any],
     overlay: Mapping[str, Any],
     *,
@@ -398,7 +398,7 @@ def merged(
     for key, value in overlay.items():
         base_value = tables.get(key)
         if isinstance(base_value, dict) and isinstance(value, dict):
-            tables[key] = merged(base_value, value, adding=adding)
+            tables[key] = merge_tables(base_value, value, adding=adding)
         elif adding and isinstance(base_value, list) and isinstance(value, list):
             tables[key] = [*value, *base_value]
         else:

@@ -124,7 +124,7 @@ def _artifact(path: Path) -> Artifact:
     )
 
 
-def matching(
+def select_artifacts(
     artifacts: Iterable[Artifact],
     *,
     names: Collection[str],
@@ -195,22 +195,22 @@ def _read_json(path: Path) -> Mapping[str, object]:
     return value
 
 
-def merged(artifacts: Iterable[Artifact], *, folded: bool = False) -> dict[str, TreeEntry]:
-    """Lay artifacts over each other into one tree, by path, sorted; `folded` as `require_places`."""
+def merge_artifacts(artifacts: Iterable[Artifact], *, ignores_case: bool = False) -> dict[str, TreeEntry]:
+    """Lay artifacts over each other into one tree, by path, sorted; `ignores_case` as `require_places`."""
     entries: list[TreeEntry] = []
     for artifact in artifacts:
         entries += artifact.entries
-    return laid(entries, folded=folded)
+    return merge_entries(entries, ignores_case=ignores_case)
 
 
-def laid(entries: Iterable[TreeEntry], *, folded: bool = False) -> dict[str, TreeEntry]:
-    """Lay entries over each other, as `merged`."""
+def merge_entries(entries: Iterable[TreeEntry], *, ignores_case: bool = False) -> dict[str, TreeEntry]:
+    """Lay entries over each other, as `merge_artifacts`."""
     tree: dict[str, TreeEntry] = {}
     for entry in entries:
         earlier_entry = tree.setdefault(entry.path, entry)
         if earlier_entry is not entry and not _are_same(earlier_entry, entry):
             raise _clash(f"{earlier_entry.source} and {entry.source} are different files for {entry.path}.")
-    require_places(tree, folded=folded)
+    require_places(tree, ignores_case=ignores_case)
     return dict(sorted(tree.items()))
 
 
@@ -221,10 +221,10 @@ def _are_same(first: TreeEntry, second: TreeEntry) -> bool:
     return filecmp.cmp(first.source, second.source, shallow=False)
 
 
-def require_places(tree: Mapping[str, TreeEntry], *, folded: bool = False) -> None:
+def require_places(tree: Mapping[str, TreeEntry], *, ignores_case: bool = False) -> None:
     """Require that no file or link lies where another path has a folder.
 
-    Where case does not count (`folded`: Windows), also that no two paths differ in case alone. On Linux
+    Where case does not count (`ignores_case`: Windows), also that no two paths differ in case alone. On Linux
     they may: terminfo has such folders.
     """
     folders = _folders_of(tree)
@@ -232,7 +232,7 @@ def require_places(tree: Mapping[str, TreeEntry], *, folded: bool = False) -> No
         entry = tree[path]
         kind = "link" if entry.link else "file"
         raise _clash(f"{path} is a {kind} ({entry.source}) and a folder ({folders[path].source}).")
-    if folded:
+    if ignores_case:
         _require_distinct_names({**folders, **tree})
 
 

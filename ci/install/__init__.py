@@ -19,7 +19,7 @@ from ci.install.devices import Devices, devices_for, known_candidates
 from core import console, files, process
 from core.cli.options import ROOT, Common
 from core.env import Interpreter, installed, installer, interpreter
-from core.env.installer import InstallerCall, Sources, configured
+from core.env.installer import InstallerCall, Sources, configured_sources
 from core.errors import (
     EnvironmentSetupError,
     MissingInputError,
@@ -200,7 +200,7 @@ def _list_versions(candidates: Sequence[Candidate]) -> str:
 @contextmanager
 def opened_dependency_index(stored: StoredSource | None, url: str) -> Iterator[Sources | None]:
     """Yield the index of third-party packages: the one that is named, else the store's; None for neither."""
-    cert = configured().cert
+    cert = configured_sources().cert
     if url:
         yield Sources(index_url=url, cert=cert)
         return

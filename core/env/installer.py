@@ -148,7 +148,7 @@ class InstallerCall:
 
 
 @cache
-def configured() -> Sources:
+def configured_sources() -> Sources:
     """Return the user's sources: of pip's files and PIP_* variables, as pip itself sees them, and of uv's."""
     env = process.inherited()
     command = [sys.executable, "-m", "pip", "config", "list"]
@@ -242,7 +242,7 @@ def install(
     cache_dir: Path | None = None,
 ) -> None:
     """Install into a target environment."""
-    sources = call.sources or configured()
+    sources = call.sources or configured_sources()
     command = [uv_program(), "pip", "install", "--no-config", "--no-progress"]
     command += ["--python", str(target.executable)]
     # pip's rule: of all indexes the highest version wins.

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from core import files, process, temporary
 from core.data import parse_toml
 from core.env import installer
-from core.env.installer import InstallerCall, Sources, configured
+from core.env.installer import InstallerCall, Sources, configured_sources
 from core.env.locks import write_requirements
 from core.errors import EnvironmentSetupError, ProcessError
 from core.http import without_secret
@@ -144,7 +144,7 @@ def query_for_others(
 ) -> ResolverQuery:
     """Return a query for others' packages: of the sources given, else as this machine is configured."""
     return ResolverQuery(
-        sources=sources or configured(),
+        sources=sources or configured_sources(),
         python=python,
         constraints=tuple(constraints),
         pre=pre,

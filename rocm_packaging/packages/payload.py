@@ -19,9 +19,9 @@ from rocm_packaging.artifacts import (
     GENERIC,
     Artifact,
     TreeEntry,
-    matching,
-    merged,
+    merge_artifacts,
     resolve_link,
+    select_artifacts,
 )
 from rocm_packaging.packages.layouts import packages
 
@@ -253,7 +253,7 @@ def licenses_of(packaged: Sequence[Artifact], available: Sequence[Artifact]) -> 
     names = {artifact.name for artifact in packaged}
     targets = {GENERIC, *(artifact.target for artifact in packaged)}
     components = {"doc", *(artifact.component for artifact in packaged)}
-    tree = merged(matching(available, names=names, components=components, targets=targets))
+    tree = merge_artifacts(select_artifacts(available, names=names, components=components, targets=targets))
 
     files: dict[str, TreeEntry] = {}
     for path in tree:

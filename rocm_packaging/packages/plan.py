@@ -22,7 +22,7 @@ from rocm_packaging.artifacts import (
     Artifact,
     TreeEntry,
     families_of,
-    merged,
+    merge_artifacts,
     targets_of,
 )
 from rocm_packaging.packages import payload, versions
@@ -193,7 +193,7 @@ def make_plan(request: BuildRequest) -> PackagingPlan:
         unused_artifacts=planner.unused_artifacts(targets),
         built_families=tuple(targets),
         contradiction=contradiction,
-        lacking=planner.gaps.intended(),
+        lacking=planner.gaps.intended_gaps(),
         unmet=tuple(payload.unmet_imports(devel.files, _packaged_paths(devel, runtimes))),
     )
 
@@ -223,7 +223,9 @@ class _Planner:
         targets: Collection[str],
     ) -> list[Artifact]:
         """Take the artifacts of these names, components and targets."""
-        selected = artifacts.matching(self.artifacts, names=names, components=components, targets=targets)
+        selected = artifacts.select_artifacts(
+            self.artifacts, names=names, components=components, targets=targets
+        )
         self._packaged_folders.update(artifact.path for artifact in selected)
         return selected
 
@@ -283,7 +285,7 @@ class _Planner:
         ]
 
     def _plan_payload(self, data: RuntimePackage, selected: Iterable[Artifact]) -> Payload:
-        tree = merged(selected, folded=self._ignores_case)
+        tree = merge_artifacts(selected, ignores_case=self._ignores_case)
         facts: dict[str, elf.ElfFacts] = {}
         for path, entry in tree.items():
             if not entry.link:
@@ -418,7 +420,7 @@ class _Planner:
             *data.devel.artifacts,
         )
         selected = self._select(names, data.devel.components, targets)
-        tree = merged(selected, folded=self._ignores_case)
+        tree = merge_artifacts(selected, ignores_case=self._ignores_case)
         files, links = payload.devel_only(tree, [runtime.payload for runtime in runtimes])
         # On Windows a link to a folder needs a right that few users have, and upstream's tree has none.
         if self.request.platform == "linux":
@@ -503,7 +505,7 @@ def _merge_trees(trees: Sequence[DevelPlan]) -> tuple[DevelPlan, str]:
         entries += tree.files.values()
         entries += [TreeEntry(path=path, source=Path(link), link=link) for path, link in tree.links.items()]
     try:
-        merged_tree = artifacts.laid(entries)
+        merged_tree = artifacts.merge_entries(entries)
     except ArtifactError as problem:
         return trees[0], problem.message
 
@@ -529,4 +531,4 @@ def _require_disjoint(overlaid: Sequence[RuntimePlan], *, ignores_case: bool) ->
                     "in packages that lie over each other.",
                     hint="A file of one gfx target needs a path of its own: rebuild the artifacts.",
                 )
-    artifacts.require_places(owners, folded=ignores_case)
+    artifacts.require_places(owners, ignores_case=ignores_case)

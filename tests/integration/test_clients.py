@@ -139,7 +139,7 @@ def public(tmp_path: Path, setuptools_wheel: Path, monkeypatch: pytest.MonkeyPat
 
 def forget_configuration() -> None:
     """Let the installers' settings and the mirror's data be read again."""
-    installer.configured.cache_clear()
+    installer.configured_sources.cache_clear()
     dependencies.mirror.cache_clear()
 
 

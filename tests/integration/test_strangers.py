@@ -95,9 +95,9 @@ def public(tmp_path: Path, setuptools_wheel: Path, monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv(name, str(folder))
     for name in ("PIP_CACHE_DIR", "UV_CACHE_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
-    installer.configured.cache_clear()
+    installer.configured_sources.cache_clear()
     yield folder
-    installer.configured.cache_clear()
+    installer.configured_sources.cache_clear()
 
 
 @pytest.fixture

@@ -78,9 +78,9 @@ def option_values(call: Call, option: str) -> list[str]:
 @pytest.fixture
 def _forgotten_configuration() -> Iterator[None]:
     """Let each test have a configuration of its own, which is otherwise read once."""
-    installer.configured.cache_clear()
+    installer.configured_sources.cache_clear()
     yield
-    installer.configured.cache_clear()
+    installer.configured_sources.cache_clear()
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_asks_pip_for_the_users_configuration(
     monkeypatch.setenv("PIP_FIND_LINKS", f"{tmp_path} /absent https://mine/")
     monkeypatch.setenv("UV_FIND_LINKS", "/of-uv")
 
-    sources = installer.configured()
+    sources = installer.configured_sources()
 
     assert sources.index_url == "https://mine/simple"
     # As with pip itself, a folder that is not there is told and left out.

@@ -139,7 +139,7 @@ def workshop(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     for name, part in parts.items():
         monkeypatch.setattr(stage, name, part)
     monkeypatch.setattr(installer, "prepared", workshop.prepare)
-    monkeypatch.setattr(package_source, "configured", lambda: Sources(index_url="https://mine"))
+    monkeypatch.setattr(package_source, "configured_sources", lambda: Sources(index_url="https://mine"))
     monkeypatch.setattr(machine, "problems", lambda *_arguments, **_options: ())
     # git names the date of the commit.
     answer = process.Completed(returncode=0, stdout=f"{COMMIT_DATE}\n", stderr="")
