@@ -278,6 +278,7 @@ def _pack(
         data = packing.known.get(sha256)
         if data is None:
             data = _compress(content, workers, packing)
+        # What was deflated, or known, has bytes of its own: few files are open while many wait to be written.
         if not data.needs_content:
             content_file.close()
         reservation.shrink(data.memory)
