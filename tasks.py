@@ -14,7 +14,7 @@ from invoke.tasks import task
 
 from core import console, process, temporary
 from core.cli.options import DEFAULT_STORE, RELEASE_TYPES, ROOT, Common, named_store, use_config_file
-from core.errors import FatalError, MissingInputError, UsageError, fatal, nearest
+from core.errors import FatalError, MissingInputError, UsageError, as_fatal_error, nearest
 
 if TYPE_CHECKING:
     from invoke.context import Context
@@ -455,7 +455,7 @@ def reporting_errors(context: Context, *, verbose: bool = False) -> Iterator[Non
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise Exit(code=READER_GONE) from None
     except (FatalError, ModuleNotFoundError, KeyboardInterrupt) as problem:
-        error = fatal(problem)
+        error = as_fatal_error(problem)
         console.error(str(error))
         raise Exit(code=error.exit_code) from None
 

@@ -69,6 +69,7 @@ _LONGEST_PAUSE = 300.0
 _REDRAWING = 0.25
 _WORTH_A_LINE = 1.0
 
+_STANDARD_ERROR = 2
 _DEFAULT_WIDTH = 80
 _MOST_LIVE_LINES = 8
 _MINUTE = 60
@@ -654,7 +655,7 @@ def _terminal_width() -> int:
     if columns.isdigit():
         return int(columns)
     with suppress(OSError):
-        return os.get_terminal_size(2).columns or _DEFAULT_WIDTH
+        return os.get_terminal_size(_STANDARD_ERROR).columns or _DEFAULT_WIDTH
     return _DEFAULT_WIDTH
 
 

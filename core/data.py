@@ -196,27 +196,28 @@ def user_file() -> UserFile:
     return _in_use[0]
 
 
-def read_once(read: Callable[[], Result]) -> Callable[[], Result]:
-    """Return a function that reads what the user's file may change once for each such file."""
+def cached_by_user_file(read: Callable[[], Result]) -> Callable[[], Result]:
+    """Return a function that reads once for each user's file in use, which may change what is read."""
 
+    # The argument is what results are kept by.
     @functools.cache
-    def read_with(_user_file: UserFile) -> Result:
+    def read_for(_user_file: UserFile) -> Result:
         return read()
 
-    return lambda: read_with(user_file())
+    return lambda: read_for(user_file())
 
 
 def data_file(path: Path, model: type[AnyModel]) -> Callable[[], AnyModel]:
     """Return the function that reads a data file, once, with the user's own over it if it is `LAYERED`."""
 
-    @read_once
+    @cached_by_user_file
     def read() -> AnyModel:
         tables = _project_tables(path)
         file = user_file().file
         user_tables = tables_of_user(path, model)
         if file is None or not user_tables:
             return validated(tables, model, where=path)
-        merged_tables = merged(tables, user_tables)
+        merged_tables = merge_tables(tables, user_tables)
         return validated(
             merged_tables,
             model,
@@ -235,7 +236,7 @@ def _project_tables(path: Path) -> dict[str, Any]:
 
     kept_tables: dict[str, Any] = {}
     for names in _OF_ONE_REPOSITORY[path]:
-        kept_tables = merged(kept_tables, _selected(tables, names))
+        kept_tables = merge_tables(kept_tables, _selected(tables, names))
     return kept_tables
 
 
@@ -386,7 +387,7 @@ def validated(
         raise _as_data_error(problem, model, where, table_name) from problem
 
 
-def merged(
+def merge_tables(
     base: Mapping[str, Any],
     overlay: Mapping[str, Any],
     *,
@@ -397,7 +398,7 @@ def merged(
     for key, value in overlay.items():
         base_value = tables.get(key)
         if isinstance(base_value, dict) and isinstance(value, dict):
-            tables[key] = merged(base_value, value, adding=adding)
+            tables[key] = merge_tables(base_value, value, adding=adding)
         elif adding and isinstance(base_value, list) and isinstance(value, list):
             tables[key] = [*value, *base_value]
         else:

@@ -184,13 +184,13 @@ class InterruptedStageError(FatalError, exit_code=130):
     """A stage that the user or the machine stopped (Ctrl-C, SIGTERM, a closed terminal)."""
 
 
-def require_going() -> None:
+def require_not_stopped() -> None:
     """End what works beside the thread that was interrupted, at the next piece of its work."""
     if STOPPING.is_set():
-        raise fatal(KeyboardInterrupt())
+        raise as_fatal_error(KeyboardInterrupt())
 
 
-def fatal(problem: BaseException) -> FatalError:
+def as_fatal_error(problem: BaseException) -> FatalError:
     """Return our error for whatever ends a stage; what a machine refuses is no fault of the code."""
     if isinstance(problem, KeyboardInterrupt) or STOPPING.is_set():
         return InterruptedStageError("Interrupted; run the same command again to continue.")
@@ -203,24 +203,25 @@ def fatal(problem: BaseException) -> FatalError:
             "pip install -r requirements.txt",
         )
 
-    refusal = _refusal_of_machine(problem)
-    if refusal is not None:
+    words = _words_of_machine_error(problem)
+    if words is not None:
         hint = "--debug shows where it was met."
         if isinstance(problem, OSError):
             hint = f"{remedy(problem)} {hint}".lstrip()
-        return MachineError(f"{refusal}.", hint=hint)
+        return MachineError(f"{words}.", hint=hint)
     return FatalError(
         f"{type(problem).__name__}: {problem}",
         hint="An internal error: run the command with --debug and report it.",
     )
 
 
-def _refusal_of_machine(problem: BaseException) -> str | None:
-    """Return what the machine could not read or write; None where it is no refusal of the machine."""
+def _words_of_machine_error(problem: BaseException) -> str | None:
+    """Return what the machine could not read or write; None where something else is wrong."""
     match problem:
         case OSError():
             return _words_of_os_error(problem)
         case UnicodeEncodeError() | UnicodeDecodeError():
+            # Enough of what is around the fault to find it in a file.
             start = max(0, problem.start - 60)
             end = problem.end + 20
             excerpt = problem.object[start:end]
@@ -249,13 +250,13 @@ def _is_of_others(module_name: str | None) -> bool:
     return not (checkout / package).exists()
 
 
-def origin(problem: BaseException | None) -> FatalError | None:
+def error_with_cause(problem: BaseException | None) -> FatalError | None:
     """Return the error that a tool's own error is known of: this one, or one that it was raised from."""
     if problem is None:
         return None
     if isinstance(problem, FatalError) and (problem.cause or problem.log):
         return problem
-    return origin(problem.__cause__)
+    return error_with_cause(problem.__cause__)
 
 
 def nearest(name: str, known_names: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, model_validator
 
 from core import process
-from core.data import Model, data_file, read_once
+from core.data import Model, cached_by_user_file, data_file
 from core.errors import UsageError, nearest
 
 CPU = "cpu"
@@ -93,13 +93,13 @@ class _FamiliesFile(Model):
         return targets_by_name
 
 
-_file = data_file(FAMILIES_FILE, _FamiliesFile)
+_families_file = data_file(FAMILIES_FILE, _FamiliesFile)
 
 
-@read_once
+@cached_by_user_file
 def families() -> Mapping[str, Family]:
     """Return every family by name: those of the data, the user's own too, each gfx target, and ``cpu``."""
-    data = _file()
+    data = _families_file()
     by_name: dict[str, Family] = {}
     for name, targets in data.named_targets.items():
         by_name[name] = Family(name=name, targets=targets)
@@ -322,7 +322,7 @@ def default_family(detected: Iterable[str]) -> str:
 
 
 def _default_family_of(target: str) -> str:
-    data = _file()
+    data = _families_file()
     for name, table in data.families.items():
         if table.default and target in table.targets:
             return name
@@ -333,7 +333,7 @@ def _default_family_of(target: str) -> str:
 
 
 def _listing() -> str:
-    data = _file()
+    data = _families_file()
     named_targets = data.named_targets
     names = ", ".join(named_targets)
     return f"Families: {names}.\n{_CHOOSE}"

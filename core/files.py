@@ -104,7 +104,7 @@ def reading(path: Path) -> Iterator[None]:
 def partial_file(target: Path, *, within: Path | None = None) -> Iterator[Path]:
     """Lend a path, beside a file or `within` a folder, for what replaces the file when it is whole."""
     with writing(target):
-        made(target.parent)
+        ensure_folder(target.parent)
         with temporary.folder("half", within=within or target.parent) as folder:
             part = folder / "half"
             yield part
@@ -138,7 +138,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def atomic(path: Path) -> Iterator[BinaryIO]:
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Write a file that appears under its name only when it is complete."""
     with partial_file(path) as part:
         with part.open("wb") as stream:
@@ -148,7 +148,7 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
 
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text atomically, with line feeds on every platform."""
-    with atomic(path) as stream:
+    with atomic_file(path) as stream:
         stream.write(text.encode())
 
 
@@ -173,13 +173,13 @@ def digest_of(value: object) -> str:
     return sha256_text(json.dumps(value, sort_keys=True, separators=(",", ":"), default=str))
 
 
-def made(folder: Path) -> Path:
-    """Return a folder, made where it was not there."""
+def ensure_folder(folder: Path) -> Path:
+    """Make a folder, and those above it, where it is not there; return it."""
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def measured(folder: Path) -> tuple[int, float]:
+def measure_folder(folder: Path) -> tuple[int, float]:
     """Return the bytes that go with a folder, without files that are elsewhere, too, and its last change."""
     name_counts: Counter[int] = Counter()
     statuses: dict[int, os.stat_result] = {}
@@ -228,11 +228,11 @@ def copy(source: Path, target: Path) -> None:
 
 
 @contextmanager
-def replaced(folder: Path) -> Iterator[Path]:
+def replacement_folder(folder: Path) -> Iterator[Path]:
     """Lend a new folder that takes the place of another, as a whole, when it is filled."""
-    made(folder.parent)
+    ensure_folder(folder.parent)
     with temporary.folder("new", within=folder.parent) as scratch:
-        fresh = made(scratch / "new")
+        fresh = ensure_folder(scratch / "new")
         yield fresh
         if folder.exists():
             folder.rename(scratch / "old")
@@ -269,7 +269,7 @@ def locked(path: Path, *, what: str) -> Iterator[None]:
     """Hold a lock file, so that two processes do not work on the same thing; wait for it aloud."""
     from filelock import FileLock, Timeout
 
-    made(path.parent)
+    ensure_folder(path.parent)
     lock = FileLock(path)
     try:
         lock.acquire(timeout=0)
@@ -294,7 +294,7 @@ def workspace(parent: Path) -> Iterator[Path]:
     """Lend a folder below `parent`, which goes in the end; where this process is killed, by `sweep`."""
     from filelock import FileLock
 
-    folder = made(parent) / uuid.uuid4().hex
+    folder = ensure_folder(parent) / uuid.uuid4().hex
     lock = folder.with_suffix(".lock")
     with FileLock(lock):
         folder.mkdir()

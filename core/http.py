@@ -89,7 +89,7 @@ class _Request:
 
         self._require_certificates()
         _require_http_address(url)
-        authorization = self.headers.get("Authorization") or _login_in_address(url)
+        authorization = self.headers.get("Authorization") or _authorization_in_address(url)
 
         for _hop in range(_MOST_REDIRECTS):
             try:
@@ -107,7 +107,7 @@ class _Request:
             if _is_same_server(url, target):
                 target = _with_login_of(url, target)
             else:
-                authorization = _login_in_address(target)
+                authorization = _authorization_in_address(target)
             url = target
 
         shown_url = without_secret(url)
@@ -148,7 +148,7 @@ class _Request:
 
         if authorization is None:
             host = urlsplit(url).hostname or ""
-            authorization = _login_in_netrc(host)
+            authorization = _authorization_in_netrc(host)
         if authorization is not None:
             headers["Authorization"] = authorization
         return headers
@@ -203,9 +203,9 @@ def _connections(proxy: str | None, cert: str | None) -> PoolManager:
         return PoolManager(maxsize=JOBS, ca_certs=cert)
 
     proxy_headers: dict[str, str] = {}
-    login = _login_in_address(proxy)
-    if login is not None:
-        proxy_headers["Proxy-Authorization"] = login
+    authorization = _authorization_in_address(proxy)
+    if authorization is not None:
+        proxy_headers["Proxy-Authorization"] = authorization
 
     proxy_address = without_secret(proxy)
     return ProxyManager(
@@ -281,18 +281,18 @@ def _with_login_of(url: str, target: str) -> str:
     return urlunsplit(target_parts._replace(netloc=f"{login}@{target_parts.netloc}"))
 
 
-def _login_in_address(url: str) -> str | None:
-    """Return the header for the user name and password that an address carries."""
+def _authorization_in_address(url: str) -> str | None:
+    """Return the value of the header for the user name and password that an address carries."""
     if not has_secret(url):
         return None
     parts = urlsplit(url)
     user = unquote(parts.username or "")
     password = unquote(parts.password or "")
-    return _basic_login(user, password)
+    return _basic_authorization(user, password)
 
 
-def _login_in_netrc(host: str) -> str | None:
-    """Return the header for a host by the user's netrc file, as pip and curl read it."""
+def _authorization_in_netrc(host: str) -> str | None:
+    """Return the value of the header for a host by the user's netrc file, as pip and curl read it."""
     file = _netrc_file()
     if file is None:
         return None
@@ -301,7 +301,7 @@ def _login_in_netrc(host: str) -> str | None:
     if login is None:
         return None
     user, _account, password = login
-    return _basic_login(user, password)
+    return _basic_authorization(user, password)
 
 
 def _netrc_file() -> Path | None:
@@ -326,7 +326,7 @@ def _logins_of_netrc(file: Path) -> Mapping[str, tuple[str, str, str]]:
         return {}
 
 
-def _basic_login(user: str, password: str) -> str:
+def _basic_authorization(user: str, password: str) -> str:
     login = f"{user}:{password}".encode()
     encoded_login = base64.b64encode(login).decode()
     return f"Basic {encoded_login}"

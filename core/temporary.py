@@ -41,7 +41,7 @@ class _Journal:
 
     def close(self) -> None:
         """End it with the program; what could not be removed stays in it for the next one."""
-        if not _folders_in(self._path):
+        if not _remaining_folders(self._path):
             self._path.unlink(missing_ok=True)
             unlink_held_lock(Path(self._lock.lock_file))
         self._lock.release()
@@ -132,16 +132,16 @@ def leftovers(cache: Path) -> list[Path]:
     """Return the temporary folders that killed programs have left."""
     folders: list[Path] = []
     for journal in _free_journals(cache):
-        folders += _folders_in(journal)
+        folders += _remaining_folders(journal)
     return folders
 
 
 def remove_leftovers(cache: Path) -> None:
     """Remove the temporary folders that killed programs have left."""
     for journal in _free_journals(cache):
-        for path in _folders_in(journal):
+        for path in _remaining_folders(journal):
             remove_tree(path)
-        if not _folders_in(journal):
+        if not _remaining_folders(journal):
             journal.unlink(missing_ok=True)
             unlink_held_lock(journal.with_suffix(".lock"))
 
@@ -167,8 +167,8 @@ def unlink_held_lock(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _folders_in(journal: Path) -> Sequence[Path]:
-    """Return the folders of a journal that are still there."""
+def _remaining_folders(journal: Path) -> Sequence[Path]:
+    """Return the folders that a journal names and that are still there."""
     if not journal.is_file():
         return []
     paths = [Path(line) for line in journal.read_text(encoding="utf-8").splitlines()]

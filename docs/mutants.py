@@ -205,7 +205,7 @@ def measure(root: Path, module: str, tests: Sequence[str]) -> tuple[int, list[Su
         folder = Path(temporary_folder)
         copy_checkout(root, folder, module, tests)
         # What tests of other runs left among temporary files may not fail these.
-        temporary_files = files.made(folder / "temporary")
+        temporary_files = files.ensure_folder(folder / "temporary")
         env = process.inherited(TMPDIR=str(temporary_files))
         try:
             process.capture(

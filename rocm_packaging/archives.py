@@ -21,9 +21,9 @@ from typing import BinaryIO
 from core.archive.tar import XZ, ZSTD, HashedSource, StreamedMember, TarLimits, TarStream
 from core.archive.zips import unsafe_path
 from core.errors import ArtifactError, nearest
-from core.files import replaced, writing
+from core.files import replacement_folder, writing
 from core.run import Platform, this_platform
-from rocm_packaging.artifacts import COMPONENTS, MANIFEST, parse_stages
+from rocm_packaging.artifacts import COMPONENTS, MANIFEST, parse_stage_folders
 
 SUFFIXES = (ZSTD, XZ)  # the preferred one first
 SIDECAR = ".sha256sum"
@@ -137,7 +137,7 @@ def extract(
     source = HashedSource(stream, name=filename, on_bytes=on_bytes)
     tar = TarStream(source, archive.suffix, name=filename, limits=limits or TarLimits())
     folder = directory / archive.folder(this_platform())
-    with writing(folder), replaced(folder) as fresh_folder:
+    with writing(folder), replacement_folder(folder) as fresh_folder:
         try:
             _unpack(tar, fresh_folder, where=filename)
         except ArtifactError as problem:
@@ -170,8 +170,8 @@ def _unpack(tar: TarStream, folder: Path, *, where: str) -> None:
     set-group-id and sticky bits are not. Files get the time at which they are written.
     """
     members = tar.members()
-    stages = _read_manifest(tar, members, folder, where)
-    tree = _ExtractedTree(folder, where, stages)
+    stage_folders = _read_manifest(tar, members, folder, where)
+    tree = _ExtractedTree(folder, where, stage_folders)
     for member in members:
         name = member.name.removeprefix("./")
         # One that ends with a slash is a folder's, of which the slash is gone.
@@ -203,19 +203,19 @@ def _read_manifest(
     except UnicodeDecodeError as problem:
         raise ArtifactError(f"{where} has a {MANIFEST} that is not UTF-8.") from problem
     (folder / MANIFEST).write_bytes(content)
-    return parse_stages(text, f"{where}: {MANIFEST}")
+    return parse_stage_folders(text, f"{where}: {MANIFEST}")
 
 
 class _ExtractedTree:
     """What lies where, as far as the archive was read."""
 
-    def __init__(self, folder: Path, where: str, stages: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, where: str, stage_folders: tuple[str, ...]) -> None:
         self._folder = folder
         # As a text too: a path object for each member takes longer.
         self._folder_text = str(folder)
         self._where = where
-        self._stage_prefixes = tuple(f"{stage}/" for stage in stages)
-        self._folders_of_stages = _with_parents(stages)
+        self._stage_prefixes = tuple(f"{folder}/" for folder in stage_folders)
+        self._stage_folders_and_parents = _with_parents(stage_folders)
         self._kinds = {"": "folder", MANIFEST: "file"}
         self._links: dict[str, str] = {}
 
@@ -251,13 +251,15 @@ class _ExtractedTree:
                 os.symlink(target, f"{self._folder_text}/{name}")  # noqa: PTH211 - a path object a link takes longer
 
     def _require_place(self, name: str, kind: str) -> None:
-        """Require that a member lies in a stage, and that its place is free; a folder may come again."""
-        is_in_stage = name.startswith(self._stage_prefixes)
-        is_stage = kind == "folder" and name in self._folders_of_stages
-        if not is_in_stage and not is_stage:
+        """Require that a member lies in a stage folder, at a free place; a folder may come again."""
+        is_in_stage_folder = name.startswith(self._stage_prefixes)
+        leads_to_one = kind == "folder" and name in self._stage_folders_and_parents
+        if not is_in_stage_folder and not leads_to_one:
             raise self._error(name, f"lies outside of the folders that {MANIFEST} lists")
+
         earlier_kind = self._kinds.get(name)
-        if earlier_kind is not None and not earlier_kind == kind == "folder":
+        is_folder_again = kind == "folder" and earlier_kind == "folder"
+        if earlier_kind is not None and not is_folder_again:
             raise self._error(name, "is there twice")
 
     def _make_folder(self, name: str, mode: int) -> None:

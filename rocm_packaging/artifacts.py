@@ -36,14 +36,14 @@ class Artifact:
     component: str
     target: str
     path: Path
-    stages: tuple[str, ...]
+    stage_folders: tuple[str, ...]
 
     @cached_property
     def entries(self) -> tuple[TreeEntry, ...]:
         """Its files and links, as they were when first asked for; listed stage folders may be absent."""
         entries: list[TreeEntry] = []
-        for stage in self.stages:
-            root = self.path / stage
+        for stage_folder in self.stage_folders:
+            root = self.path / stage_folder
             if root.is_dir():
                 entries += _walk(str(root), "")
         return tuple(entries)
@@ -120,11 +120,11 @@ def _artifact(path: Path) -> Artifact:
         component=match["component"],
         target=re.split("[:~]", match["target"])[0],  # on Windows ~ stands for the colon
         path=path,
-        stages=parse_stages(text, path / MANIFEST),
+        stage_folders=parse_stage_folders(text, path / MANIFEST),
     )
 
 
-def matching(
+def select_artifacts(
     artifacts: Iterable[Artifact],
     *,
     names: Collection[str],
@@ -140,14 +140,14 @@ def matching(
     return matches
 
 
-def parse_stages(text: str, where: Path | str) -> tuple[str, ...]:
+def parse_stage_folders(text: str, where: Path | str) -> tuple[str, ...]:
     """Read a manifest: one stage folder a line, relative to the artifact."""
-    stages = [line.strip() for line in text.splitlines() if line.strip()]
-    for stage in stages:
-        first = stage.partition("/")[0]
-        if posixpath.isabs(stage) or posixpath.normpath(stage) != stage or first in {".", ".."}:
-            raise ArtifactError(f"{where} lists {stage!r}, which is outside of the artifact.")
-    return tuple(dict.fromkeys(stages))
+    folders = [line.strip() for line in text.splitlines() if line.strip()]
+    for folder in folders:
+        first_part = folder.partition("/")[0]
+        if posixpath.isabs(folder) or posixpath.normpath(folder) != folder or first_part in {".", ".."}:
+            raise ArtifactError(f"{where} lists {folder!r}, which is outside of the artifact.")
+    return tuple(dict.fromkeys(folders))
 
 
 def build_info(artifacts: Iterable[Artifact]) -> BuildInfo:
@@ -195,22 +195,22 @@ def _read_json(path: Path) -> Mapping[str, object]:
     return value
 
 
-def merged(artifacts: Iterable[Artifact], *, folded: bool = False) -> dict[str, TreeEntry]:
-    """Lay artifacts over each other into one tree, by path, sorted; `folded` as `require_places`."""
+def merge_artifacts(artifacts: Iterable[Artifact], *, ignores_case: bool = False) -> dict[str, TreeEntry]:
+    """Lay artifacts over each other into one tree, by path, sorted; `ignores_case` as `require_places`."""
     entries: list[TreeEntry] = []
     for artifact in artifacts:
         entries += artifact.entries
-    return laid(entries, folded=folded)
+    return merge_entries(entries, ignores_case=ignores_case)
 
 
-def laid(entries: Iterable[TreeEntry], *, folded: bool = False) -> dict[str, TreeEntry]:
-    """Lay entries over each other, as `merged`."""
+def merge_entries(entries: Iterable[TreeEntry], *, ignores_case: bool = False) -> dict[str, TreeEntry]:
+    """Lay entries over each other, as `merge_artifacts`."""
     tree: dict[str, TreeEntry] = {}
     for entry in entries:
         earlier_entry = tree.setdefault(entry.path, entry)
         if earlier_entry is not entry and not _are_same(earlier_entry, entry):
             raise _clash(f"{earlier_entry.source} and {entry.source} are different files for {entry.path}.")
-    require_places(tree, folded=folded)
+    require_places(tree, ignores_case=ignores_case)
     return dict(sorted(tree.items()))
 
 
@@ -221,10 +221,10 @@ def _are_same(first: TreeEntry, second: TreeEntry) -> bool:
     return filecmp.cmp(first.source, second.source, shallow=False)
 
 
-def require_places(tree: Mapping[str, TreeEntry], *, folded: bool = False) -> None:
+def require_places(tree: Mapping[str, TreeEntry], *, ignores_case: bool = False) -> None:
     """Require that no file or link lies where another path has a folder.
 
-    Where case does not count (`folded`: Windows), also that no two paths differ in case alone. On Linux
+    Where case does not count (`ignores_case`: Windows), also that no two paths differ in case alone. On Linux
     they may: terminfo has such folders.
     """
     folders = _folders_of(tree)
@@ -232,7 +232,7 @@ def require_places(tree: Mapping[str, TreeEntry], *, folded: bool = False) -> No
         entry = tree[path]
         kind = "link" if entry.link else "file"
         raise _clash(f"{path} is a {kind} ({entry.source}) and a folder ({folders[path].source}).")
-    if folded:
+    if ignores_case:
         _require_distinct_names({**folders, **tree})
 
 
@@ -269,9 +269,9 @@ def _clash(message: str) -> ArtifactError:
 
 def _walk(folder: str, prefix: str) -> Iterator[TreeEntry]:
     """Yield the files and links below a folder, whose path in the tree is the prefix."""
-    with os.scandir(folder) as directory_entries:
-        directory = sorted(directory_entries, key=lambda directory_entry: directory_entry.name)
-    for directory_entry in directory:
+    with os.scandir(folder) as scan_of_folder:
+        directory_entries = sorted(scan_of_folder, key=lambda directory_entry: directory_entry.name)
+    for directory_entry in directory_entries:
         path = f"{prefix}{directory_entry.name}"
         source = Path(directory_entry.path)
         if directory_entry.is_symlink():

@@ -30,7 +30,7 @@ from rocm_packaging.packages import layouts, versions
 
 if TYPE_CHECKING:
     from core.env import Interpreter
-    from core.env.installer import Install
+    from core.env.installer import InstallerCall
     from core.packages.package_source import PackageSource
     from core.packages.search import SdistRequirements
 
@@ -74,7 +74,7 @@ class RocmSource:
         return options
 
     @contextmanager
-    def opened_call(self, folder: Path, family: str, targets: Sequence[str] = ()) -> Iterator[Install]:
+    def opened_call(self, folder: Path, family: str, targets: Sequence[str] = ()) -> Iterator[InstallerCall]:
         """Plan the installation of the files, from an address that lives as long as the context.
 
         The requirements file is written into the folder; unsplit packages are for the family, and split
@@ -243,7 +243,7 @@ def choose_for_build(
     packages: PackageSource, version: str, family: str, extras: Sequence[str], platform: Platform
 ) -> RocmSource:
     """Choose the files of the ROCm that builds need for a family."""
-    versions.parse(version)
+    versions.require_valid(version)
     source = with_layout(packages, version, family)
     names = [pin.partition("==")[0] for pin in requirements(source, family, extras)]
     return replace(source, files=_choose_files(packages, version, names, platform))
@@ -296,7 +296,7 @@ def choose_for_tests(
     """
     from core.packages.search import choose_packages
 
-    versions.parse(version)
+    versions.require_valid(version)
     has_libraries = "libraries" in extras
     source = with_layout(packages, version, ";".join(families), targets if has_libraries else ())
     if packages.stored is not None:
@@ -327,7 +327,12 @@ def choose_for_tests(
 
 
 def sdist_requirements(packages: PackageSource, family: str, targets: Sequence[str]) -> SdistRequirements:
-    """Return what the sdist of `rocm` requires, which it decides on the machine that installs it."""
+    """Return what the sdist of `rocm` requires, which it decides on the machine that installs it.
+
+    It serves one GPU family or target there, the first: that of ROCM_SDK_TARGET_FAMILY (`sdk_target`).
+    """
+    first_family = family.partition(";")[0]
+    first_targets = targets[:1]
 
     def requirements_with(sdist: Candidate, extras: frozenset[str]) -> Sequence[str]:
         if sdist.distribution != "rocm":
@@ -336,9 +341,9 @@ def sdist_requirements(packages: PackageSource, family: str, targets: Sequence[s
         for extra in sorted(extras):
             if extra == "libraries":
                 layout = with_layout(packages, sdist.version, family).layout
-                names.append(layouts.libraries_package(layout, family.partition(";")[0]))
+                names.append(layouts.libraries_package(layout, first_family))
             elif extra == "device":
-                names += map(layouts.device_package, targets[:1])
+                names += map(layouts.device_package, first_targets)
             else:
                 names.append(_package_of(extra))
         return [f"{name}=={sdist.version}" for name in names]

@@ -19,7 +19,7 @@ from ci.install.devices import Devices, devices_for, known_candidates
 from core import console, files, process
 from core.cli.options import ROOT, Common
 from core.env import Interpreter, installed, installer, interpreter
-from core.env.installer import Install, Sources, configured
+from core.env.installer import InstallerCall, Sources, configured_sources
 from core.errors import (
     EnvironmentSetupError,
     MissingInputError,
@@ -200,7 +200,7 @@ def _list_versions(candidates: Sequence[Candidate]) -> str:
 @contextmanager
 def opened_dependency_index(stored_source: StoredSource | None, *, url: str = "") -> Iterator[Sources | None]:
     """Yield the index of third-party packages: the one that is named, else the store's; None for neither."""
-    cert = configured().cert
+    cert = configured_sources().cert
     if url:
         yield Sources(index_url=url, cert=cert)
         return
@@ -303,11 +303,11 @@ def _installer_calls(
     chosen: ChosenPackages,
     our_sources: Sources,
     dependency_index: Sources | None,
-) -> Sequence[Install]:
+) -> Sequence[InstallerCall]:
     """Return the installer's calls in their order: what builds sdists, others' packages, and ours."""
-    calls: list[Install] = []
+    calls: list[InstallerCall] = []
     if any(not file.is_wheel for file in chosen.our_files):
-        calls.append(Install(requirements=("setuptools",), sources=dependency_index))
+        calls.append(InstallerCall(requirements=("setuptools",), sources=dependency_index))
     if chosen.other_packages:
         calls.append(call_for_others(request.locks_folder, chosen.other_packages, dependency_index))
     if chosen.our_files:

@@ -18,7 +18,7 @@ from core import console, files, process, temporary
 from core.cell import Cell
 from core.data import Model, load_toml
 from core.env import installer
-from core.env.installer import configured
+from core.env.installer import configured_sources
 from core.errors import DataError, EnvironmentSetupError, ProcessError, StoreError
 from core.packages.candidates import Candidate, pin_of, read_requirements
 from core.packages.groups import RunGroup
@@ -162,7 +162,7 @@ def resolve_needs(mirror_data: MirrorData, all_needs: Sequence[Need]) -> Mapping
 def _resolve_need(mirror_data: MirrorData, need: Need) -> Sequence[ResolvedPackage]:
     query = ResolverQuery(
         requirements=need.requirements,
-        sources=configured(),
+        sources=configured_sources(),
         python_version=need.cell.python,
         platform=mirror_data.find_installer_platform_names(need.cell).uv,
         only_wheels=True,
@@ -273,9 +273,9 @@ def download(
     for platform in mirror_data.find_installer_platform_names(cell).pip:
         command += ["--platform", platform]
     # No variable of the environment names a source.
-    command += [*configured().arguments, "--dest", str(folder), "-r", str(requirements_file)]
+    command += [*configured_sources().arguments, "--dest", str(folder), "-r", str(requirements_file)]
     try:
-        process.run(command, env=installer.installer_variables(configured()), quiet=True)
+        process.run(command, env=installer.installer_variables(configured_sources()), quiet=True)
     except ProcessError as problem:
         raise EnvironmentSetupError(
             f"Could not fetch {len(cell_files)} files for {cell}.",

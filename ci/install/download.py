@@ -283,7 +283,7 @@ def _fetch_file(
 
     digest = hashlib.sha256()
     # A store reads on where a connection broke.
-    with files.atomic(path) as target, group.store.open(str(candidate.key)) as source:
+    with files.atomic_file(path) as target, group.store.open(str(candidate.key)) as source:
         while chunk := source.read(files.CHUNK):
             digest.update(chunk)
             target.write(chunk)

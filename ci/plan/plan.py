@@ -32,7 +32,7 @@ from core.run.plan import (
 )
 from pytorch_build.components import COMPONENTS, with_required
 from pytorch_build.lock.versions import python_tag
-from rocm_packaging.packages.versions import compute
+from rocm_packaging.packages.versions import compute_version
 
 if TYPE_CHECKING:
     from ci.plan.decisions import PlanBasis
@@ -197,7 +197,7 @@ def _next_rocm_version(basis: PlanBasis) -> str | None:
             "A prerelease does not say which candidate it is.",
             hint=f"Give the input rocm_package_version: {base}rc1, or the next one.",
         )
-    return compute(
+    return compute_version(
         base,
         basis.release_type,
         commit=basis.event.commit or "",

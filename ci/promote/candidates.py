@@ -204,7 +204,7 @@ def rewrite_set(
     expectations = expected or {}
 
     written_files: dict[FileChange, WrittenFile] = {}
-    with temporary.folder("rewriting", within=files.made(folder)) as scratch:
+    with temporary.folder("rewriting", within=files.ensure_folder(folder)) as scratch:
         for file_change in file_changes:
             started = time.monotonic()
             written_file = _rewrite(sources[file_change.source], scratch, file_change, change)

@@ -301,7 +301,7 @@ def _fetch_served(
         if response is None:
             raise MissingInputError(f"There is no {url}.", hint="Check that + is written %2B in it.")
         size = int(response.headers.get("Content-Length") or 0)
-        with parallel.transfer("fetch", size=size) as progress, files.atomic(path) as target:
+        with parallel.transfer("fetch", size=size) as progress, files.atomic_file(path) as target:
             for chunk in response.stream(files.CHUNK):
                 target.write(chunk)
                 progress.advance(len(chunk))

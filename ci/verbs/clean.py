@@ -181,7 +181,7 @@ def _measure(
     *,
     seconds: float,
 ) -> CleanableFolder:
-    size, changed = files.measured(path)
+    size, changed = files.measure_folder(path)
     return CleanableFolder(
         kind=kind,
         path=path,

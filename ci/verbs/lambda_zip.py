@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> None:
 def write_zip(sources: Mapping[str, Path], output: Path) -> str:
     """Write files by their names in the zip, and return its SHA-256."""
     members = [Member(name=name, source=path) for name, path in sources.items()]
-    with files.atomic(output) as stream:
+    with files.atomic_file(output) as stream:
         hashing_stream = HashingStream(stream)
         writer = ZipWriter(hashing_stream)
         writer.add(members)

@@ -32,7 +32,7 @@ from core.cli.options import (
 )
 from core.cli.sessions import command_again
 from core.errors import CheckError, FatalError, ServiceError, StoreError, UsageError
-from core.files import made
+from core.files import ensure_folder
 from core.run import group_name, records
 from core.run.locations import distribution_store
 from core.stores import Store
@@ -140,7 +140,7 @@ def _promote(arguments: argparse.Namespace, common: Common) -> None:
 
     source = staging_store
     if change is not None and not promotion.is_done(store, decision):
-        scratch = made(common.cache / "promotion" / decision.identity)
+        scratch = ensure_folder(common.cache / "promotion" / decision.identity)
         expected = promised_wheels(facts, change)
         released_files, source = rewrite_candidate(staging_store, staged_files, change, scratch, expected)
         decision = decision.model_copy(update={"files": released_files})

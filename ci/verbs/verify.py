@@ -46,7 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Verify files, one after the other; the first that is not right ends it."""
     from ci.provenance.evidence import locate
-    from core.env.installer import configured
+    from core.env.installer import configured_sources
 
     common = common_from(arguments)
     is_run_named = is_given(arguments, "run_id") or is_given(arguments, "store")
@@ -57,9 +57,9 @@ def run(arguments: argparse.Namespace) -> None:
     )
     with temporary.folder("verify", within=common.cache) as scratch:
         for number, address in enumerate(arguments.files):
-            folder = files.made(scratch / str(number))
+            folder = files.ensure_folder(scratch / str(number))
             # The installer's settings have the certificate, and take a moment to read.
-            cert = configured().cert if address.startswith("https://") else ""
+            cert = configured_sources().cert if address.startswith("https://") else ""
             path, origin = locate(
                 address,
                 common,

@@ -1,12 +1,13 @@
 """Members packed for zip files: compressed and hashed on all cores, and handed out in order.
 
 Each becomes one ordinary deflate stream (RFC 1951). Libraries for GPUs are largely compressed already, so
-each `PIECE` of a large member is looked at: stretches that would not shrink become stored blocks, the runs
-between them are deflated. Runs are cut at `RUN`, to go to several cores and to bound memory. All of this
-follows from a member's bytes and the level alone: the number of cores never shows in an archive.
+each `PIECE` of a large member is sampled, and the member is divided into segments: those that would not
+shrink become stored blocks, the others are deflated. A segment that is deflated has at most
+`LARGEST_SEGMENT`, so that several cores take part and memory is bounded. All of this follows from a member's
+bytes and the level alone: the number of cores never shows in an archive.
 
 libdeflate packs better and faster than zlib, but only whole buffers, and marks each one's last block as the
-stream's. So it packs what ends a member, which is nearly all; a run with something behind it is packed by
+stream's. So it packs what ends a member, which is nearly all; a segment with something behind it is packed by
 zlib-ng up to a byte boundary (zlib's sync flush), a third slower and a few percent larger.
 """
 
@@ -19,11 +20,12 @@ import tempfile
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -34,7 +36,7 @@ from core.archive import Content, DeferredFile, Member
 from core.archive.zip_headers import DEFLATED, STORED
 
 PIECE = 1 << 20
-RUN = 64 << 20
+LARGEST_SEGMENT = 64 << 20
 LEVEL = 5
 """libdeflate's: as small as zlib's level 6, in a quarter of the time.
 
@@ -46,7 +48,7 @@ SMALL = 64 << 10
 BATCH = 1 << 20
 _SAMPLES = 4
 _SAMPLE_SIZE = 8 << 10
-_DENSE = 0.95  # of its size is what a sample shrinks to at most: pieces lie far above or far below
+_SHRUNK = 0.95  # of its size is what a sample shrinks to at most: pieces lie far above or far below
 _STORED_BLOCK = (1 << 16) - 1  # what a stored block holds at most
 _STORED_BLOCK_HEAD = 5
 _HIGHEST_ZLIB_LEVEL = 9  # zlib-ng's; libdeflate's next lower one takes as long
@@ -55,19 +57,30 @@ Buffer = bytes | memoryview | mmap.mmap
 
 
 class SizedMember(NamedTuple):
-    """A member and its size, which is estimated where the member is made later."""
+    """A member to pack, its place in the listing, and its size, which is estimated where it is made later."""
 
+    place: int
     member: Member
     size: int
+
+    @property
+    def memory(self) -> int:
+        """How much memory is taken to pack it: a large one is packed by segments."""
+        return min(self.size, LARGEST_SEGMENT)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackedData:
-    """A member's bytes as an archive holds them; `pieces` yields them."""
+    """A member's bytes as an archive holds them; `pieces` yields them.
+
+    Until they are written, they take `memory`, and some of them may be read from the member's content.
+    """
 
     method: int
     size: int
     pieces: Callable[[], Iterator[Buffer]]
+    memory: int = 0
+    needs_content: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +106,7 @@ class Workers:
     ) -> None:
         self.jobs = max(1, jobs or os.cpu_count() or 1)
         self.pool = ThreadPoolExecutor(self.jobs)
-        self._memory = memory or self.jobs * RUN
+        self._memory = memory or self.jobs * LARGEST_SEGMENT
         self._taken = 0
         self._changed = threading.Condition()
 
@@ -126,6 +139,24 @@ class Workers:
             self._changed.notify_all()
 
 
+class _Reservation:
+    """Memory of the workers that was taken for one member."""
+
+    def __init__(self, workers: Workers, size: int) -> None:
+        self._workers = workers
+        self._size = size
+
+    def shrink(self, size: int) -> None:
+        """Give back what is beyond a size; it never grows, as that might wait for memory for ever."""
+        if size < self._size:
+            self._workers.give_back(self._size - size)
+            self._size = size
+
+    def release(self) -> None:
+        """Give back what is left of it."""
+        self.shrink(0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Packing:
     """How members are packed.
@@ -139,18 +170,6 @@ class Packing:
     level: int = LEVEL
     scratch: Path | None = None
     known: Mapping[bytes, PackedData] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stretch:
-    """A part of a member: `dense` where it would not shrink."""
-
-    start: int
-    stop: int
-    dense: bool
-
-    def __len__(self) -> int:
-        return self.stop - self.start
 
 
 class _Batch(NamedTuple):
@@ -167,7 +186,7 @@ def packed_in_order(
     batches: deque[_Batch] = deque()
     try:
         for batch in _batches(members):
-            memory = sum(min(member.size, RUN) for member in batch)
+            memory = sum(member.memory for member in batch)
             # With a batch on its way, that one is written meanwhile, which gives its memory back.
             while not workers.take(memory, wait=not batches):
                 yield from batches.popleft().future.result()
@@ -211,15 +230,14 @@ def _is_packed_alone(sized: SizedMember) -> bool:
     return sized.size > SMALL or isinstance(sized.member.source, DeferredFile)
 
 
-def longest_first(members: Sequence[Member]) -> list[tuple[int, SizedMember]]:
+def longest_first(members: Sequence[Member]) -> list[SizedMember]:
     """Return the order to pack members in: the large ones by size, then the others as they come."""
-    numbered = [(index, SizedMember(member, member.size)) for index, member in enumerate(members)]
 
-    def rank(numbered_member: tuple[int, SizedMember]) -> int:
-        size = numbered_member[1].size
-        return -size if size > LARGE else 0
+    def rank(sized: SizedMember) -> int:
+        return -sized.size if sized.size > LARGE else 0
 
-    return sorted(numbered, key=rank)
+    sized_members = [SizedMember(place, member, member.size) for place, member in enumerate(members)]
+    return sorted(sized_members, key=rank)
 
 
 def _pack_batch(
@@ -227,90 +245,51 @@ def _pack_batch(
     workers: Workers,
     packing: Packing,
 ) -> list[PackedMember]:
-    packed_members: list[PackedMember] = []
-    try:
+    with ExitStack() as on_failure:
+        reservations: list[_Reservation] = []
         for sized in batch:
-            packed = _pack(sized.member, min(sized.size, RUN), workers, packing)
+            reservation = _Reservation(workers, sized.memory)
+            on_failure.callback(reservation.release)
+            reservations.append(reservation)
+
+        packed_members: list[PackedMember] = []
+        for sized, reservation in zip(batch, reservations, strict=True):
+            packed = _pack(sized.member, reservation, workers, packing)
+            on_failure.callback(packed.release)
             packed_members.append(packed)
-    except BaseException:
-        for packed in packed_members:
-            packed.release()
-        # The one that failed gave its own memory back.
-        untouched = batch[len(packed_members) + 1 :]
-        workers.give_back(sum(min(sized.size, RUN) for sized in untouched))
-        raise
+        on_failure.pop_all()
     return packed_members
 
 
 def _pack(
     member: Member,
-    memory: int,
+    reservation: _Reservation,
     workers: Workers,
     packing: Packing,
 ) -> PackedMember:
-    """Pack a member, for which `memory` was taken, and keep only as much of it as the result needs."""
-    resources = ExitStack()
-    try:
-        content = resources.enter_context(member.content())
-        crc, sha256 = _hash(content)
-        data = packing.known.get(sha256)
-        needed_memory = 0
-        needs_content = False
-        if data is None:
-            stretches = _stretches(_dense_pieces(content), len(content)) if packing.level else []
-            runs = _deflate_runs(content, stretches, workers, packing)
-            data = _packed_data(content, stretches, runs)
-            needed_memory = sum(len(run) for run in runs)
-            needs_content = data.method == STORED or any(stretch.dense for stretch in stretches)
+    """Pack a member in reserved memory, and keep open and reserved only what writing it needs."""
+    with ExitStack() as resources:
+        resources.callback(reservation.release)
+        content_file = resources.enter_context(ExitStack())
+        content = content_file.enter_context(member.content())
         size = len(content)
-        if needs_content:
-            # It is read again to be written; how many files are open at one time is bounded, too.
-            needed_memory += PIECE
-        else:
-            resources.close()
-    except BaseException:
-        resources.close()
-        workers.give_back(memory)
-        raise
+        crc, sha256 = _hash(content)
 
-    needed_memory = min(needed_memory, memory)
-    workers.give_back(memory - needed_memory)
-    resources.callback(workers.give_back, needed_memory)
-    return PackedMember(
-        member=member,
-        data=data,
-        crc=crc,
-        size=size,
-        sha256=sha256,
-        release=resources.close,
-    )
-
-
-def _packed_data(
-    content: Content,
-    stretches: Sequence[Stretch],
-    runs: Sequence[Buffer],
-) -> PackedData:
-    """Choose between a deflate stream and the bytes as they are."""
-    dense_stretches = [stretch for stretch in stretches if stretch.dense]
-    packed_size = sum(len(run) for run in runs)
-    for stretch in dense_stretches:
-        blocks = -(-len(stretch) // _STORED_BLOCK)
-        packed_size += len(stretch) + blocks * _STORED_BLOCK_HEAD
-
-    if not runs or packed_size >= len(content):
-        whole_content = partial(content.pieces, 0, len(content))
-        return PackedData(
-            method=STORED,
-            size=len(content),
-            pieces=whole_content,
+        data = packing.known.get(sha256)
+        if data is None:
+            data = _compress(content, workers, packing)
+        # What was deflated, or known, has bytes of its own: few files are open while many wait to be written.
+        if not data.needs_content:
+            content_file.close()
+        reservation.shrink(data.memory)
+        return PackedMember(
+            member=member,
+            data=data,
+            crc=crc,
+            size=size,
+            sha256=sha256,
+            release=resources.pop_all().close,
         )
-    stream = partial(_deflate_stream, content, stretches, runs)
-    return PackedData(
-        method=DEFLATED,
-        size=packed_size,
-        pieces=stream,
-    )
 
 
 def _hash(content: Content) -> tuple[int, bytes]:
@@ -323,15 +302,97 @@ def _hash(content: Content) -> tuple[int, bytes]:
     return crc, digest.digest()
 
 
-def _dense_pieces(content: Content) -> list[bool]:
-    """Say of each piece of a large member whether it would not shrink, by a sample of it."""
-    starts = range(0, len(content), PIECE)
-    if len(content) < LARGE:
-        return [False] * len(starts)
-    return [_is_dense(content, start, min(start + PIECE, len(content))) for start in starts]
+# Compressing a member's content
 
 
-def _is_dense(
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """A part of a member that is deflated at once or, where it would not shrink, stored as it is."""
+
+    start: int
+    stop: int
+    is_compressible: bool
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PackedSegment:
+    """A segment, and what it was deflated to; None where it is stored as it is."""
+
+    segment: Segment
+    deflated: Buffer | None
+
+    @property
+    def size(self) -> int:
+        """How many bytes it takes in the stream."""
+        if self.deflated is not None:
+            return len(self.deflated)
+        blocks = -(-len(self.segment) // _STORED_BLOCK)
+        return len(self.segment) + blocks * _STORED_BLOCK_HEAD
+
+
+def _compress(content: Content, workers: Workers, packing: Packing) -> PackedData:
+    """Deflate a member's content, or store it where that takes no more room."""
+    if packing.level == 0:
+        return _stored(content)
+    packed_segments = _pack_segments(content, _segments(content), workers, packing)
+    packed_size = sum(packed.size for packed in packed_segments)
+    if packed_size >= len(content):
+        return _stored(content)
+
+    buffers = [packed.deflated for packed in packed_segments if packed.deflated is not None]
+    deflated_size = sum(map(len, buffers))
+    needs_content = len(buffers) < len(packed_segments)
+    return PackedData(
+        method=DEFLATED,
+        size=packed_size,
+        pieces=partial(_deflate_stream, content, packed_segments),
+        memory=deflated_size + PIECE if needs_content else deflated_size,
+        needs_content=needs_content,
+    )
+
+
+def _stored(content: Content) -> PackedData:
+    return PackedData(
+        method=STORED,
+        size=len(content),
+        pieces=partial(content.pieces, 0, len(content)),
+        # It is read again to be written; how many files are open at one time is bounded, too.
+        memory=PIECE,
+        needs_content=True,
+    )
+
+
+def _segments(content: Content) -> list[Segment]:
+    """Divide a member into segments to deflate, which are cut where they are too long, and to store."""
+    joined_segments: list[Segment] = []
+    for segment in _join_alike(_sampled_pieces(content)):
+        if joined_segments and _is_joined(joined_segments[-1], segment):
+            joined_segments[-1] = replace(joined_segments[-1], stop=segment.stop)
+        else:
+            joined_segments.append(segment)
+
+    segments: list[Segment] = []
+    for segment in joined_segments:
+        if segment.is_compressible:
+            segments += _cut(segment)
+        else:
+            segments.append(segment)
+    return segments
+
+
+def _sampled_pieces(content: Content) -> Iterator[Segment]:
+    """Yield the pieces of a member; of a large one those that would not shrink are found by a sample."""
+    is_sampled = len(content) >= LARGE
+    for start in range(0, len(content), PIECE):
+        stop = min(start + PIECE, len(content))
+        is_compressible = not is_sampled or _shrinks(content, start, stop)
+        yield Segment(start=start, stop=stop, is_compressible=is_compressible)
+
+
+def _shrinks(
     content: Content,
     start: int,
     stop: int,
@@ -339,140 +400,118 @@ def _is_dense(
     step = max((stop - start) // _SAMPLES, 1)
     offsets = range(start, stop, step)
     sample = b"".join(content.part(offset, min(offset + _SAMPLE_SIZE, stop)) for offset in offsets)
-    return len(deflate.deflate_compress(sample, 1)) > _DENSE * len(sample)
+    return len(deflate.deflate_compress(sample, 1)) <= _SHRUNK * len(sample)
 
 
-def _stretches(dense_pieces: Sequence[bool], size: int) -> list[Stretch]:
-    """Put pieces together, and cut runs that are too long; the short part of one comes first."""
-    stretches: list[Stretch] = []
-    piece = 0
-    for is_dense, pieces in itertools.groupby(dense_pieces):
-        first_piece = piece
-        piece += len(list(pieces))
-        stretch = Stretch(
-            start=first_piece * PIECE,
-            stop=min(piece * PIECE, size),
-            dense=is_dense,
-        )
-        if stretches and _is_joined(stretches[-1], stretch):
-            stretch = Stretch(
-                start=stretches.pop().start,
-                stop=stretch.stop,
-                dense=False,
-            )
-        stretches.append(stretch)
-
-    cut_stretches: list[Stretch] = []
-    for stretch in stretches:
-        cut_stretches += _cut(stretch)
-    return cut_stretches
+def _join_alike(pieces: Iterable[Segment]) -> Iterator[Segment]:
+    """Make one segment of each series of pieces that all shrink, or all do not."""
+    for is_compressible, neighbours in itertools.groupby(pieces, attrgetter("is_compressible")):
+        series = list(neighbours)
+        yield Segment(start=series[0].start, stop=series[-1].stop, is_compressible=is_compressible)
 
 
-def _is_joined(previous: Stretch, stretch: Stretch) -> bool:
-    """Return whether a stretch goes on with the run before it.
+def _is_joined(previous: Segment, segment: Segment) -> bool:
+    """Return whether a segment is deflated together with the one before it.
 
-    What ends a run early makes all of it cost half as much again: a short dense stretch saves less.
+    Where deflating ends early, all before it costs half as much again: storing a short segment saves less.
     """
-    return stretch.dense == previous.dense or (stretch.dense and len(stretch) < len(previous) // 4)
+    if not previous.is_compressible:
+        return False
+    return segment.is_compressible or len(segment) < len(previous) // 4
 
 
-def _cut(stretch: Stretch) -> list[Stretch]:
-    """Cut a stretch that is too long for one run."""
-    if stretch.dense:
-        return [stretch]
-    whole_pieces = -(-len(stretch) // PIECE) * PIECE  # so that all parts begin on a page
-    second_start = stretch.start + (whole_pieces % RUN or RUN)
-    bounds = [stretch.start, *range(second_start, stretch.stop, RUN), stretch.stop]
-    return [
-        Stretch(
-            start=start,
-            stop=stop,
-            dense=False,
-        )
-        for start, stop in itertools.pairwise(bounds)
-    ]
+def _cut(segment: Segment) -> list[Segment]:
+    """Cut a segment into those that are deflated at once; the short one comes first."""
+    whole_pieces = -(-len(segment) // PIECE) * PIECE  # so that all parts begin on a page
+    second_start = segment.start + (whole_pieces % LARGEST_SEGMENT or LARGEST_SEGMENT)
+    bounds = [segment.start, *range(second_start, segment.stop, LARGEST_SEGMENT), segment.stop]
+    return [replace(segment, start=start, stop=stop) for start, stop in itertools.pairwise(bounds)]
 
 
-def _deflate_runs(
-    content: Content, stretches: Sequence[Stretch], workers: Workers, packing: Packing
-) -> list[Buffer]:
-    """Deflate the runs of a member, side by side where threads are free; what is dense gets none."""
-    if not stretches:
+def _pack_segments(
+    content: Content, segments: Sequence[Segment], workers: Workers, packing: Packing
+) -> list[_PackedSegment]:
+    """Deflate the segments of a member, side by side where threads are free."""
+    if not segments:
         return []
     level = packing.level
     if level == LEVEL and len(content) > PIECE:
         level -= 1
-    deflate_stretch = partial(
-        _deflate_stretch,
+    pack_segment = partial(
+        _pack_segment,
         content,
         level=level,
         scratch=packing.scratch,
     )
 
-    first, *other_stretches = stretches
-    futures = [workers.pool.submit(deflate_stretch, stretch) for stretch in other_stretches]
+    first, *other_segments = segments
+    futures = [workers.pool.submit(pack_segment, segment) for segment in other_segments]
     try:
-        runs = [deflate_stretch(first)]
-        for stretch, future in zip(other_stretches, futures, strict=True):
+        packed_segments = [pack_segment(first)]
+        for segment, future in zip(other_segments, futures, strict=True):
             # This thread is one of the pool's, so it waits for none that has not begun.
-            runs.append(deflate_stretch(stretch) if future.cancel() else future.result())
+            packed_segments.append(pack_segment(segment) if future.cancel() else future.result())
     finally:
         wait([future for future in futures if not future.cancel()])
-    return runs
+    return packed_segments
 
 
-def _deflate_stretch(
+def _pack_segment(
     content: Content,
-    stretch: Stretch,
+    segment: Segment,
     *,
     level: int,
     scratch: Path | None,
-) -> Buffer:
-    """Return a run; of a member that has several it lies in a file."""
-    if stretch.dense:
-        return b""
-    with content.part(stretch.start, stretch.stop) as data:
-        run = deflate_run(data, level, last=stretch.stop == len(content))
-    if len(content) <= RUN:
-        return run
+) -> _PackedSegment:
+    """Deflate a segment if it shrinks; of a member that is too long for one the result lies in a file."""
+    if not segment.is_compressible:
+        return _PackedSegment(segment=segment, deflated=None)
+    with content.part(segment.start, segment.stop) as data:
+        deflated = deflate_segment(data, level, is_last=segment.stop == len(content))
+    if len(content) <= LARGEST_SEGMENT:
+        return _PackedSegment(segment=segment, deflated=deflated)
 
-    content.forget(stretch.start, stretch.stop)
+    content.forget(segment.start, segment.stop)
     with tempfile.TemporaryFile(
         dir=scratch,
         prefix=".packed.",
     ) as file:
-        file.write(run)
+        file.write(deflated)
         file.flush()
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return _PackedSegment(segment=segment, deflated=mapped)
 
 
-def deflate_run(
+def deflate_segment(
     data: memoryview | bytes,
     level: int,
     *,
-    last: bool,
+    is_last: bool,
 ) -> bytes:
     """Deflate a part of a stream, without reference to what is before it."""
-    if last:
+    if is_last:
         return bytes(deflate.deflate_compress(data, level))
     zlib_level = min(level + 1, _HIGHEST_ZLIB_LEVEL)
     deflater = zlib_ng.compressobj(zlib_level, zlib.DEFLATED, -zlib.MAX_WBITS, 9)
     return deflater.compress(data) + deflater.flush(zlib.Z_SYNC_FLUSH)
 
 
-def _deflate_stream(
-    content: Content, stretches: Sequence[Stretch], runs: Sequence[Buffer]
-) -> Iterator[Buffer]:
-    """Yield the deflate stream: runs, and stored blocks between them (RFC 1951, section 3.2.4)."""
-    for stretch, run in zip(stretches, runs, strict=True):
-        if not stretch.dense:
-            yield run
-            continue
-        for start in range(stretch.start, stretch.stop, _STORED_BLOCK):
-            stop = min(start + _STORED_BLOCK, stretch.stop)
-            length = stop - start
-            is_last = stop == len(content)
-            yield struct.pack("<?HH", is_last, length, length ^ 0xFFFF)
-            with content.part(start, stop) as part:
-                yield part
-            content.forget(start - PIECE, start)
+def _deflate_stream(content: Content, packed_segments: Sequence[_PackedSegment]) -> Iterator[Buffer]:
+    """Yield a member's deflate stream: what was deflated, and stored blocks of what was not."""
+    for packed in packed_segments:
+        if packed.deflated is not None:
+            yield packed.deflated
+        else:
+            yield from _stored_blocks(content, packed.segment)
+
+
+def _stored_blocks(content: Content, segment: Segment) -> Iterator[Buffer]:
+    """Yield a segment in the blocks of RFC 1951, section 3.2.4."""
+    for start in range(segment.start, segment.stop, _STORED_BLOCK):
+        stop = min(start + _STORED_BLOCK, segment.stop)
+        length = stop - start
+        is_last = stop == len(content)
+        yield struct.pack("<?HH", is_last, length, length ^ 0xFFFF)
+        with content.part(start, stop) as part:
+            yield part
+        content.forget(start - PIECE, start)

@@ -116,19 +116,19 @@ class _XzDecompressor:
         self._source = source
         self._name = name
         self._memory = memory
-        self._stream = self._new_stream()
+        self._decompressor = self._new_decompressor()
         self._unused = b""
 
     def readinto(self, buffer: memoryview, /) -> int:
-        while not self._stream.eof or self._begin_next_stream():
-            data = self._stream.decompress(self._next_input(), len(buffer))
+        while not self._decompressor.eof or self._begin_next_stream():
+            data = self._decompressor.decompress(self._next_input(), len(buffer))
             if data:
                 buffer[: len(data)] = data
                 return len(data)
         return 0
 
     def _next_input(self) -> bytes:
-        if not self._stream.needs_input:
+        if not self._decompressor.needs_input:
             return b""
         data = self._unused or self._source.read()
         self._unused = b""
@@ -138,16 +138,16 @@ class _XzDecompressor:
 
     def _begin_next_stream(self) -> bool:
         """Begin the next of several streams, which zeros may part; return whether there is one."""
-        self._unused = self._stream.unused_data.lstrip(b"\0")
+        self._unused = self._decompressor.unused_data.lstrip(b"\0")
         while not self._unused:
             data = self._source.read()
             if not data:
                 return False
             self._unused = data.lstrip(b"\0")
-        self._stream = self._new_stream()
+        self._decompressor = self._new_decompressor()
         return True
 
-    def _new_stream(self) -> lzma.LZMADecompressor:
+    def _new_decompressor(self) -> lzma.LZMADecompressor:
         return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=self._memory)
 
 

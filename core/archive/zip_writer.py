@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from core.archive import Member
 from core.archive.packed import PackedData, PackedMember, Packing, Workers, longest_first, packed_in_order
@@ -48,6 +48,14 @@ _MADE_ON_UNIX = 3 << 8
 _REGULAR_FILE = 0o100000
 _VERSION = 20
 _ZIP64_VERSION = 45
+
+
+class WrittenMember(NamedTuple):
+    """What RECORD says of a member: its name, and the SHA-256 and the size of its bytes."""
+
+    name: str
+    sha256: bytes
+    size: int
 
 
 class HashingStream:
@@ -88,25 +96,26 @@ class ZipWriter:
         self._packing = packing or Packing()
         self._directory: list[bytes] = []
 
-    def add(self, members: Sequence[Member]) -> list[tuple[str, bytes, int]]:
-        """Compress and write members, listed in the order given; return name, SHA-256 and size of each.
+    def add(self, members: Sequence[Member]) -> list[WrittenMember]:
+        """Compress and write members, listed in the order given; return them in that order.
 
         Their bytes come in another order: what takes longest to compress begins first, so that no core
         waits for it in the end. Readers find members by the offsets in the listing.
         """
-        order = longest_first(members)
-        first_entry = len(self._directory)
+        ordered_members = longest_first(members)
+        written_members: dict[int, WrittenMember] = {}
+        directory_entries: dict[int, bytes] = {}
         with ExitStack() as stack:
             workers = self._packing.workers or stack.enter_context(Workers())
-            sized_members = [sized_member for _index, sized_member in order]
             packed_members = stack.enter_context(
-                closing(packed_in_order(sized_members, workers, self._packing))
+                closing(packed_in_order(ordered_members, workers, self._packing))
             )
-            written_rows = [self._write_and_release(packed) for packed in packed_members]
+            for sized, packed in zip(ordered_members, packed_members, strict=True):
+                directory_entries[sized.place] = self._write_and_release(packed)
+                written_members[sized.place] = WrittenMember(sized.member.name, packed.sha256, packed.size)
 
-        places = sorted(range(len(order)), key=lambda place: order[place][0])
-        self._directory[first_entry:] = [self._directory[first_entry + place] for place in places]
-        return [written_rows[place] for place in places]
+        self._directory += [directory_entries[place] for place in range(len(members))]
+        return [written_members[place] for place in range(len(members))]
 
     def copy(
         self, archive: ZipArchive, stream: BinaryIO, member: ZipMember, *, name: str, sha256: bytes
@@ -129,19 +138,18 @@ class ZipWriter:
             size=member.packed_size,
             pieces=pieces,
         )
-        self._write_and_release(
-            PackedMember(
-                member=Member(
-                    name=name,
-                    source=archive.path,
-                    executable=member.is_executable,
-                ),
-                data=data,
-                crc=member.crc,
-                size=member.size,
-                sha256=sha256,
-            )
+        packed = PackedMember(
+            member=Member(
+                name=name,
+                source=archive.path,
+                executable=member.is_executable,
+            ),
+            data=data,
+            crc=member.crc,
+            size=member.size,
+            sha256=sha256,
         )
+        self._directory.append(self._write_and_release(packed))
 
     def finish(self) -> None:
         """Write the central directory. Nothing may be added afterwards."""
@@ -176,14 +184,14 @@ class ZipWriter:
         )
         self._stream.write(LOCATOR64.pack(LOCATOR64_SIGNATURE, 0, end, 1))
 
-    def _write_and_release(self, packed: PackedMember) -> tuple[str, bytes, int]:
+    def _write_and_release(self, packed: PackedMember) -> bytes:
         try:
-            self._write_member(packed)
+            return self._write_member(packed)
         finally:
             packed.release()
-        return packed.member.name, packed.sha256, packed.size
 
-    def _write_member(self, packed: PackedMember) -> None:
+    def _write_member(self, packed: PackedMember) -> bytes:
+        """Write a member; return its entry in the central directory."""
         name = packed.member.name.encode()
         offset = self._stream.size
         sizes = (packed.data.size, packed.size)
@@ -211,7 +219,7 @@ class ZipWriter:
             *(CENTRAL_SIGNATURE, _MADE_ON_UNIX | version, *common),
             *(len(name), len(central_extra), 0, 0, 0, attributes, min(offset, MOST_32)),
         )
-        self._directory.append(entry + name + central_extra)
+        return entry + name + central_extra
 
 
 def _zip64_field(values: Sequence[int]) -> bytes:

@@ -205,12 +205,14 @@ class Elf:
     def read_text(
         self,
         offset: int,
-        limit: int,
+        bytes_left: int,
     ) -> str:
-        """Read a name that ends with a zero within `limit` bytes."""
+        """Read a name that ends with a zero within the `bytes_left` of its table."""
+        if bytes_left <= 0:
+            raise ValueError("a name outside of its table")
         for size in (_USUAL_STRING, _MOST_STRING):
             self._stream.seek(offset)
-            text, end, _ = self._stream.read(max(0, min(size, limit))).partition(b"\0")
+            text, end, _rest = self._stream.read(min(size, bytes_left)).partition(b"\0")
             if end:
                 return text.decode()
         raise ValueError("a name without an end")
@@ -351,9 +353,9 @@ class Elf:
         """The newest version of glibc that symbols need."""
         newest = (0, 0)
         for name in self._needed_versions():
-            version = _GLIBC.match(name)
-            if version:
-                newest = max(newest, (int(version[1]), int(version[2])))
+            match = _GLIBC.match(name)
+            if match is not None:
+                newest = max(newest, (int(match[1]), int(match[2])))
         return newest
 
     def _needed_versions(self) -> list[str]:

@@ -33,67 +33,68 @@ _ADDRESS_IN_SECTION = 16  # then come offset and size
 _LEAST_ALIGNMENT = 0x1000
 
 
-def relative(search: Iterable[str]) -> tuple[str, ...]:
+def relative_entries(search_path: Iterable[str]) -> tuple[str, ...]:
     """Return the entries that are relative to the file; the others are folders of one machine."""
-    entries = [entry.rstrip("/") for entry in search]
+    entries = [entry.rstrip("/") for entry in search_path]
     return tuple(entry for entry in entries if entry.partition("/")[0] in _ORIGINS)
 
 
-def ways(member: str, folders: Iterable[str]) -> tuple[str, ...]:
+def entries_to_folders(member: str, folders: Iterable[str]) -> tuple[str, ...]:
     """Return search path entries that lead from a file to folders; all below the same root."""
     folder_of_member = posixpath.dirname(member) or "."
     entries: list[str] = []
     for folder in folders:
-        way = posixpath.relpath(folder or ".", folder_of_member)
-        entries.append("$ORIGIN" if way == "." else f"$ORIGIN/{way}")
+        relative_path = posixpath.relpath(folder or ".", folder_of_member)
+        entries.append("$ORIGIN" if relative_path == "." else f"$ORIGIN/{relative_path}")
     return tuple(entries)
 
 
-def edited(path: Path, search: Sequence[str]) -> EditedFile | None:
+def edit_without_patchelf(path: Path, search_path: Sequence[str]) -> EditedFile | None:
     """Return the few changes that give a file a search path; None where it takes patchelf."""
     facts = elf.read(path)
-    if facts is not None and facts.runpath_at and facts.search == tuple(search):
+    if facts is not None and facts.runpath_at and facts.search == tuple(search_path):
         return EditedFile(
             path=path,
             edits=((facts.runpath_at, struct.pack("<q", DT_RPATH)),),
         )
     if path.stat().st_size < LARGE:
         return None
-    return extended(path, ":".join(search))
+    return edit_by_extending(path, ":".join(search_path))
 
 
-def patched(
+def write_by_patchelf(
     path: Path,
-    search: Sequence[str],
+    search_path: Sequence[str],
     target: Path,
 ) -> Path:
     """Write a file with a search path by patchelf; onto itself where `target` is `path`."""
     old_facts = elf.read(path)
-    text = ":".join(search)
+    text = ":".join(search_path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    change = ("--force-rpath", "--set-rpath", text) if search else ("--remove-rpath",)
+    change = ("--force-rpath", "--set-rpath", text) if search_path else ("--remove-rpath",)
     process.capture([patchelf(), *change, "--output", target, path])
 
+    # The string table may have moved: the SONAME tells whether offsets into it still hold.
     facts = elf.read(target)
     if old_facts is None or facts is None or facts.soname != old_facts.soname:
         raise BuildError(f"patchelf changed more than the RPATH of {path}.")
-    if facts.search != tuple(search) or facts.is_rpath != bool(search):
+    if facts.search != tuple(search_path) or facts.is_rpath != bool(search_path):
         raise BuildError(f"patchelf did not leave the RPATH {text!r} in {path}.")
     return target
 
 
-def rewrite(path: Path, search: Sequence[str]) -> None:
+def set_search_path(path: Path, search_path: Sequence[str]) -> None:
     """Set the search path of a file in place."""
-    change = edited(path, search)
-    if change is None:
-        patched(path, search, path)
+    edit = edit_without_patchelf(path, search_path)
+    if edit is None:
+        write_by_patchelf(path, search_path, path)
         return
     with path.open("r+b") as stream:
-        for offset, data in change.edits:
+        for offset, data in edit.edits:
             stream.seek(offset)
             stream.write(data)
         stream.seek(0, 2)
-        stream.write(change.tail)
+        stream.write(edit.tail)
 
 
 def patchelf() -> Path:
@@ -114,13 +115,13 @@ class _Extension(NamedTuple):
     strings_address: int
 
 
-def extended(path: Path, rpath: str) -> EditedFile | None:
+def edit_by_extending(path: Path, rpath: str) -> EditedFile | None:
     """Return how a library gets an RPATH in place of its RPATH or RUNPATH; None for any other file."""
     with refused_where_damaged(str(path), "ELF"):
-        return _extended_file(path, rpath)
+        return _edit_by_extending(path, rpath)
 
 
-def _extended_file(path: Path, rpath: str) -> EditedFile | None:
+def _edit_by_extending(path: Path, rpath: str) -> EditedFile | None:
     size = path.stat().st_size
     with path.open("rb") as stream:
         file = Elf(stream)

@@ -21,7 +21,7 @@ from core.cli.failures import tell
 from core.cli.options import ROOT, add_common, environment, take_out_options_without_effect
 from core.cli.parser import VerbParser
 from core.cli.sessions import FrontDoorCall, as_current_call
-from core.errors import STOPPING, FatalError, UsageError, fatal, nearest
+from core.errors import STOPPING, FatalError, UsageError, as_fatal_error, nearest
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -75,7 +75,7 @@ def main(package: str, about: str, verbs: Sequence[Verb], argv: Sequence[str] | 
         except (Exception, KeyboardInterrupt) as problem:
             if "--debug" in argv and isinstance(problem, Exception):
                 raise
-            error = fatal(problem)
+            error = as_fatal_error(problem)
             tell(error)
             return error.exit_code
         finally:
@@ -145,7 +145,7 @@ def _parsed(package: str, verbs: Sequence[Verb], argv: Sequence[str]) -> tuple[M
         return module, parser.parse_args(options)
 
     arguments, unknown_options = parser.parse_known_args(options)
-    parser.refuse_misspelt(unknown_options)
+    parser.refuse_misspelt_options(unknown_options)
     arguments.rest = [option for option in unknown_options if option != "--"]
     arguments.words = options
     return module, arguments

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from core import console
 from core.cli.options import FAILURE_FILE, environment
 from core.cli.sessions import command_again
-from core.errors import FatalError, ProcessError, origin
+from core.errors import FatalError, ProcessError, error_with_cause
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ def tell(error: FatalError) -> None:
 
     If FAILURE_FILE is set, the caller prints it, once.
     """
-    tool_error = origin(error)
+    tool_error = error_with_cause(error)
     details = [] if tool_error is None else _tool_details(tool_error)
 
     note_path = environment().get(FAILURE_FILE)

@@ -34,10 +34,10 @@ class VerbParser(argparse.ArgumentParser):
             hints.insert(0, suggestion)
         raise UsageError(message, hint=" ".join(hints))
 
-    def refuse_misspelt(self, passed_on: Sequence[str]) -> None:
-        """Refuse what somebody else would get where it is nearly an option of ours."""
+    def refuse_misspelt_options(self, unknown_options: Sequence[str]) -> None:
+        """Refuse what another program would get where it is nearly an option of ours."""
         known_options = self._option_string_actions
-        for argument in passed_on:
+        for argument in unknown_options:
             option = argument.partition("=")[0]
             if not option.startswith("--") or option in known_options:
                 continue

@@ -112,12 +112,12 @@ def find_engine(*names: Engine, otherwise: str = "") -> Engine:
     `otherwise` is a sentence for the hint of the error: what can be done without an engine.
     """
     engines = names or tuple(ENGINES)
-    reasons: list[str] = []
+    faults: list[str] = []
     for engine in engines:
-        reason = _reason_of_silence(ENGINES[engine])
-        if reason is None:
+        fault = _engine_fault(ENGINES[engine])
+        if fault is None:
             return engine
-        reasons.append(f"{engine} {reason}")
+        faults.append(f"{engine} {fault}")
 
     choices = " or ".join(engines)
     last_engine = engines[-1]
@@ -128,12 +128,12 @@ def find_engine(*names: Engine, otherwise: str = "") -> Engine:
         hint += " Inside a container, buildah wants BUILDAH_ISOLATION=chroot."
     if otherwise:
         hint += f" {otherwise}"
-    listing = "; ".join(reasons)
+    listing = "; ".join(faults)
     raise MissingInputError(f"No container engine works here: {listing}.", hint=hint)
 
 
-def _reason_of_silence(command: Sequence[str]) -> str | None:
-    """Return why an engine does not answer; None for one that does."""
+def _engine_fault(command: Sequence[str]) -> str | None:
+    """Return why an engine cannot be used, by the command that asks it; None for one that answers."""
     if process.which(command[0]) is None:
         return "is not installed"
     try:

@@ -68,7 +68,7 @@ class Sources:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Install:
+class InstallerCall:
     """One call of the installer. Hashed and unhashed requirements never share one.
 
     Attributes:
@@ -148,7 +148,7 @@ class Install:
 
 
 @cache
-def configured() -> Sources:
+def configured_sources() -> Sources:
     """Return the user's sources: of pip's files and PIP_* variables, as pip itself sees them, and of uv's."""
     env = process.inherited()
     command = [sys.executable, "-m", "pip", "config", "list"]
@@ -237,19 +237,19 @@ def installer_variables(sources: Sources) -> dict[str, str]:
 
 def install(
     target: Interpreter,
-    call: Install,
+    call: InstallerCall,
     *,
     cache_dir: Path | None = None,
 ) -> None:
     """Install into a target environment."""
-    sources = call.sources or configured()
+    sources = call.sources or configured_sources()
     command = [uv_program(), "pip", "install", "--no-config", "--no-progress"]
     command += ["--python", str(target.executable)]
     # pip's rule: of all indexes the highest version wins.
     command += ["--index-strategy", "unsafe-best-match"]
     command += sources.arguments
-    has_folders_of_ours = call.sources is not None and bool(sources.find_links)
-    if has_folders_of_ours and not call.hashed:
+    may_hold_rebuilt_wheels = call.sources is not None and bool(sources.find_links)
+    if may_hold_rebuilt_wheels and not call.hashed:
         # uv's cache knows a folder's wheel by its name: of one that was built anew it would install the old.
         command.append("--refresh")
     command += call.arguments
@@ -257,7 +257,7 @@ def install(
         command += ["--cache-dir", str(cache_dir)]
     try:
         with temporary.folder("install") as folder:
-            command += _write_refusals(target, call, folder)
+            command += _write_constraints(target, call, folder)
             variables = installer_variables(sources)
             variables.update(call.env)
             process.run(
@@ -269,16 +269,15 @@ def install(
         names = list(call.requirements)
         names += [path.name for path in call.files]
         listing = ", ".join(names)
-        environment = f"{target.prefix} (Python {target.version})"
-        message = f"{listing} could not be installed into {environment}."
-        message += describe_unanswered(sources)
+        message = f"{listing} could not be installed into {target.prefix} (Python {target.version})."
+        message += describe_unusable_pages(sources)
         raise EnvironmentSetupError(
             message,
             hint="See --find-links, --index-url and your pip configuration.",
         ) from problem
 
 
-def describe_unanswered(sources: Sources) -> str:
+def describe_unusable_pages(sources: Sources) -> str:
     """Return a line for each page that does not answer or lists nothing: uv calls all of that "not found"."""
     lines: list[str] = []
     for url in (sources.index_url, *sources.extra_index_urls, *sources.find_links):
@@ -310,15 +309,15 @@ def _lists_packages(page: str) -> bool:
 # --- Our names -------------------------------------------------------------------------------
 
 
-def refuse_our_names(*, but: Collection[str] = ()) -> list[str]:
+def constraints_against_our_names(*, but: Collection[str] = ()) -> list[str]:
     """Return constraints that let no package of our names be chosen, `but` for some."""
     names = our_names().difference(but)
     return [f"{name}{NO_VERSION}" for name in sorted(names)]
 
 
-def _write_refusals(
+def _write_constraints(
     target: Interpreter,
-    call: Install,
+    call: InstallerCall,
     folder: Path,
 ) -> list[str]:
     """Return arguments that keep strangers' packages of our names out, also of what sdists are built with."""
@@ -327,7 +326,7 @@ def _write_refusals(
 
     constraints: dict[str, list[str]] = {}
     if call.build_isolation:
-        constraints["--build-constraint"] = refuse_our_names()
+        constraints["--build-constraint"] = constraints_against_our_names()
     if call.dependencies and not call.hashed:
         constraints["--constraint"] = _constraints_on_ours(target, call)
 
@@ -339,7 +338,7 @@ def _write_refusals(
     return arguments
 
 
-def _constraints_on_ours(target: Interpreter, call: Install) -> list[str]:
+def _constraints_on_ours(target: Interpreter, call: InstallerCall) -> list[str]:
     """Return constraints by which our packages stay as they are installed, and no others come."""
     distributions = _our_distributions(target)
     versions = {distribution.name: distribution.version for distribution in distributions}
@@ -349,7 +348,7 @@ def _constraints_on_ours(target: Interpreter, call: Install) -> list[str]:
         if name not in call.planned:
             lines.append(f"{name}=={version}")
     if call.whose == "others":
-        lines += refuse_our_names(but=[*versions, *call.planned])
+        lines += constraints_against_our_names(but=[*versions, *call.planned])
     return lines
 
 
@@ -447,7 +446,7 @@ def require_complete(target: Interpreter) -> None:
 
 def digest_of_calls(
     target: Interpreter,
-    calls: Sequence[Install],
+    calls: Sequence[InstallerCall],
     *,
     salt: object = None,
 ) -> str:
@@ -465,7 +464,7 @@ def digest_of_calls(
     return files.digest_of(content)
 
 
-def _content_of(call: Install) -> Mapping[str, object]:
+def _content_of(call: InstallerCall) -> Mapping[str, object]:
     """Return what decides what a call installs."""
     content: dict[str, object] = asdict(call)
     content["env"] = dict(call.env)
@@ -488,7 +487,7 @@ def is_filled(target: Interpreter, digest: str) -> bool:
 @contextmanager
 def prepared(
     target: Interpreter,
-    calls: Sequence[Install],
+    calls: Sequence[InstallerCall],
     *,
     digest: str,
     cache_dir: Path | None = None,
@@ -521,7 +520,7 @@ def prepared(
 
 def _fill(
     target: Interpreter,
-    calls: Sequence[Install],
+    calls: Sequence[InstallerCall],
     cache_dir: Path | None,
 ) -> None:
     """Install into an empty environment, and require that our packages are the planned ones."""

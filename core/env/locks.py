@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 from core import console, files
 from core.cli.options import Common
 from core.env import Interpreter
-from core.env.installer import Install
+from core.env.installer import InstallerCall
 from core.errors import DataError, nearest
 
 BUILDS = "target"  # what builds need
@@ -62,7 +62,7 @@ def locked_call(
     only: Collection[str] = (),
     replaced: Collection[str] = (),
     lock: str = BUILDS,
-) -> Install:
+) -> InstallerCall:
     """Plan the installation of locked requirements; of unlocked ones for a Python that has no lock.
 
     Args:
@@ -76,12 +76,12 @@ def locked_call(
     if path is None:
         console.warn(f"There is no lock for Python {target.series}; what {lock}.in lists is not pinned.")
         if only:
-            return Install(requirements=tuple(only))
+            return InstallerCall(requirements=tuple(only))
         unlocked = common.root / "requirements" / f"{lock}.in"
-        return Install(files=(unlocked,))
+        return InstallerCall(files=(unlocked,))
 
     if not only and not replaced:
-        return Install(files=(path,), hashed=True)
+        return InstallerCall(files=(path,), hashed=True)
 
     text = path.read_text(encoding="utf-8")
     if only:
@@ -89,7 +89,7 @@ def locked_call(
     replaced_names = [Requirement(requirement).name for requirement in replaced]
     text = without(text, replaced_names)
     part = write_requirements(common.cache / "locks", lock, text)
-    return Install(files=(part,), hashed=True)
+    return InstallerCall(files=(part,), hashed=True)
 
 
 def parse_lock(text: str) -> Sequence[LockedRequirement]:

@@ -16,7 +16,7 @@ from urllib.parse import urljoin, urlsplit
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from core import files, http
-from core.env.installer import configured
+from core.env.installer import configured_sources
 from core.errors import ServiceError, StoreError, WheelError
 from core.http import has_secret, open_url, remote_file, without_secret
 from core.links import Link, links
@@ -181,7 +181,7 @@ def with_digest(candidate: Candidate) -> Candidate:
         return candidate
     url = candidate.require_url()
     if candidate.is_remote:
-        return replace(candidate, sha256=http.digest_of(url, cert=configured().cert))
+        return replace(candidate, sha256=http.digest_of(url, cert=configured_sources().cert))
     return replace(candidate, sha256=files.sha256(Path(url)))
 
 
@@ -205,7 +205,7 @@ def read_requirements(candidate: Candidate, store: Store | None = None) -> tuple
         return requirements_in(_read_sidecar(store, candidate))
     url = candidate.require_url()
     if candidate.is_remote:
-        return requirements_in(remote_metadata(url, cert=configured().cert))
+        return requirements_in(remote_metadata(url, cert=configured_sources().cert))
     return requirements_in(read_metadata(Path(url)).raw)
 
 

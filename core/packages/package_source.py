@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from packaging.version import Version
 
 from core import http
-from core.env.installer import Sources, configured
+from core.env.installer import Sources, configured_sources
 from core.errors import MissingInputError
 from core.http import has_secret
 from core.packages import candidates as package_candidates
@@ -124,7 +124,7 @@ class PackageSource(Protocol):
             extra_index_urls=tuple(index_urls[1:]),
             find_links=(*pages, *find_links),
             no_index=not index_urls,
-            cert=configured().cert,
+            cert=configured_sources().cert,
         )
 
 

@@ -7,7 +7,7 @@ from html import escape
 from urllib.parse import quote
 
 from core import console
-from core.env.installer import configured
+from core.env.installer import configured_sources
 from core.errors import MissingInputError
 from core.http import Answer, fetch, without_secret
 from core.links import links
@@ -22,7 +22,7 @@ _MOST_NAMES = 8  # nobody reads a longer list
 
 def fetch_page(url: str) -> Answer:
     """Return what an address answers, with the certificates that the user has configured."""
-    return fetch(url, cert=configured().cert)
+    return fetch(url, cert=configured_sources().cert)
 
 
 def flat_page(candidates: Sequence[Candidate]) -> bytes:
@@ -69,7 +69,7 @@ def served_page(candidates: Sequence[Candidate]) -> Iterator[str]:
     urls: dict[str, str] = {}
     for candidate in candidates:
         urls[candidate.name] = candidate.require_url()
-    remote_files = RemoteFiles(urls, cert=configured().cert)
+    remote_files = RemoteFiles(urls, cert=configured_sources().cert)
     with served_store(remote_files, {"index.html": flat_page(candidates)}) as base:
         yield f"{base}/index.html"
 

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from core import files, process, temporary
 from core.data import parse_toml
 from core.env import installer
-from core.env.installer import Install, Sources, configured
+from core.env.installer import InstallerCall, Sources, configured_sources
 from core.env.locks import write_requirements
 from core.errors import EnvironmentSetupError, ProcessError
 from core.http import without_secret
@@ -80,12 +80,14 @@ class ResolverQuery:
 
     def write_files(self, folder: Path) -> list[str]:
         """Write what uv reads from files, and return the arguments that name them."""
-        refusals = [] if self.allows_ours else installer.refuse_our_names(but=self.excludes)
+        constraints = list(self.constraints)
+        if not self.allows_ours:
+            constraints += installer.constraints_against_our_names(but=self.excludes)
         lines_by_option = {
             "--excludes": list(self.excludes),
             # Also what sdists are built with is no stranger's.
-            "--build-constraints": installer.refuse_our_names(),
-            "--constraints": [*self.constraints, *refusals],
+            "--build-constraints": installer.constraints_against_our_names(),
+            "--constraints": constraints,
         }
         arguments: list[str] = []
         for option, lines in lines_by_option.items():
@@ -142,7 +144,7 @@ def query_for_others(
 ) -> ResolverQuery:
     """Return a query for others' packages: of the sources given, else as this machine is configured."""
     return ResolverQuery(
-        sources=sources or configured(),
+        sources=sources or configured_sources(),
         python=python,
         constraints=tuple(constraints),
         pre=pre,
@@ -182,7 +184,7 @@ def _unresolved_error(query: ResolverQuery, problem: ProcessError) -> Environmen
         index = f" from {without_secret(query.sources.index_url)}"
     return EnvironmentSetupError(
         f"{', '.join(query.requirements)} cannot be resolved{index}: {output}"
-        + installer.describe_unanswered(query.sources),
+        + installer.describe_unusable_pages(query.sources),
         hint=_HINT_ON_OURS if installer.NO_VERSION in output else _HINT_ON_INDEX,
     )
 
@@ -234,9 +236,11 @@ def _parse_files(table: Mapping[str, Any], distribution: str, version: str) -> I
 # --- Calls that install exact files ----------------------------------------------------------
 
 
-def call_for_others(folder: Path, packages: Sequence[ResolvedPackage], sources: Sources | None) -> Install:
+def call_for_others(
+    folder: Path, packages: Sequence[ResolvedPackage], sources: Sources | None
+) -> InstallerCall:
     """Plan the installation of others' packages by digest; the requirements are written into the folder."""
-    return Install(
+    return InstallerCall(
         files=(_write_pins(folder, [package.pin for package in packages]),),
         sources=sources,
         hashed=True,
@@ -250,10 +254,10 @@ def call_for_ours(
     sources: Sources | None,
     *,
     gpu_family: str = "",
-) -> Install:
+) -> InstallerCall:
     """Plan the installation of files of ours by digest; the sdist of `rocm` is built for a GPU family."""
     pins = [pin_of(candidate.distribution, candidate.version, [candidate]) for candidate in candidates]
-    return Install(
+    return InstallerCall(
         files=(_write_pins(folder, pins),),
         sources=sources,
         hashed=True,

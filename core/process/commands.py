@@ -19,7 +19,7 @@ from typing import IO, cast
 
 from core import console, files, temporary
 from core.console import Step
-from core.errors import STOPPING, ProcessError, fatal
+from core.errors import STOPPING, ProcessError, as_fatal_error
 from core.process.tree import CREATION_FLAGS, STARTING, CommandTree
 from core.process.variables import handed_on, output_variables
 from core.shell import command_line
@@ -214,7 +214,7 @@ class Child:
         except BaseException as problem:
             self.stop(grace_seconds)
             if isinstance(problem, KeyboardInterrupt):
-                raise fatal(problem) from None
+                raise as_fatal_error(problem) from None
             raise
 
 

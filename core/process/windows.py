@@ -92,7 +92,7 @@ class CommandTree:
             self._job, _EXTENDED_LIMIT_INFORMATION, ctypes.byref(limits), ctypes.sizeof(limits)
         )
         if not is_limited:
-            raise _refusal("gives no job object that ends with its program")
+            raise _windows_error("Windows gives no job object that ends with its program")
 
     @property
     def variables(self) -> Mapping[str, str]:
@@ -102,16 +102,17 @@ class CommandTree:
     def attach(self, process_id: int) -> None:
         """Take the command's process, and all that it starts, into the job, and let it run."""
         self._process_id = process_id
-        process = ctypes.c_void_p(self._kernel.OpenProcess(_PROCESS_ALL_ACCESS, 0, process_id))
+        handle = ctypes.c_void_p(self._kernel.OpenProcess(_PROCESS_ALL_ACCESS, 0, process_id))
         try:
-            if not self._kernel.AssignProcessToJobObject(self._job, process):
-                problem = _refusal("takes the command's process into no job object")
-                self._kernel.TerminateProcess(process, _EXIT_CODE)
-                raise problem
+            if not self._kernel.AssignProcessToJobObject(self._job, handle):
+                # Before other calls of Windows change the number of the last error.
+                error = _windows_error("Windows takes the command's process into no job object")
+                self._kernel.TerminateProcess(handle, _EXIT_CODE)
+                raise error
             # The documented function asks for a thread, whose handle Python has closed.
-            _library("ntdll").NtResumeProcess(process)
+            _library("ntdll").NtResumeProcess(handle)
         finally:
-            self._kernel.CloseHandle(process)
+            self._kernel.CloseHandle(handle)
 
     def signal(self, number: int) -> None:
         """Let the tree's processes clean up at SIGINT; end them at another signal, or without a console."""
@@ -147,14 +148,15 @@ class CommandTree:
         return names
 
     def _name_of(self, process_id: int) -> str:
-        process = ctypes.c_void_p(self._kernel.OpenProcess(_PROCESS_QUERY_LIMITED_INFORMATION, 0, process_id))
+        handle = ctypes.c_void_p(self._kernel.OpenProcess(_PROCESS_QUERY_LIMITED_INFORMATION, 0, process_id))
         path = ctypes.create_unicode_buffer(_LONGEST_PATH)
         length = ctypes.c_uint32(_LONGEST_PATH)
-        is_known = self._kernel.QueryFullProcessImageNameW(process, 0, path, ctypes.byref(length))
-        self._kernel.CloseHandle(process)
+        is_known = self._kernel.QueryFullProcessImageNameW(handle, 0, path, ctypes.byref(length))
+        self._kernel.CloseHandle(handle)
         return PureWindowsPath(path.value).name if is_known else "a program"
 
 
-def _refusal(words: str) -> MachineError:
+def _windows_error(problem: str) -> MachineError:
+    """Return an error that ends with the number of the last call's."""
     number = getattr(ctypes, "get_last_error", int)()
-    return MachineError(f"Windows {words} (error {number}).")
+    return MachineError(f"{problem} (error {number}).")

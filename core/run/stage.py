@@ -15,7 +15,7 @@ from core.cell import GroupCell
 from core.cli.options import Common, environment
 from core.cli.sessions import command_again
 from core.data import compact
-from core.errors import InterruptedStageError, StoreError, fatal, origin
+from core.errors import InterruptedStageError, StoreError, as_fatal_error, error_with_cause
 from core.run import RunOutputs, records
 from core.run.records import FileRecord, Record
 from core.status import Pending, Status, UpToDate
@@ -401,8 +401,8 @@ def _outcome_of_failure(
     so_far: Details,
 ) -> _Outcome:
     """Return what the record of a failure says of it."""
-    error = fatal(problem)
-    first_error = origin(error) or error
+    error = as_fatal_error(problem)
+    first_error = error_with_cause(error) or error
     if first_error.log is None and stage.log.is_file():
         first_error.log = stage.log
 

@@ -231,9 +231,9 @@ class DirectoryStore:
     @contextmanager
     def _locked(self, key: str) -> Iterator[Path]:
         """Hold the lock of a key; yield its folder."""
-        folder = files.made(self._path(key).parent)
+        folder = files.ensure_folder(self._path(key).parent)
         lock = self.root / _DIGESTS_FOLDER / f"{key}.lock"
-        files.made(lock.parent)
+        files.ensure_folder(lock.parent)
         if sys.platform == "win32":
             from filelock import FileLock
 
@@ -252,7 +252,7 @@ class DirectoryStore:
     def _remember(self, key: str, etag: str, digest: str) -> None:
         """Note a digest in one write. A line that was cut off, and the one behind it, name no file."""
         path = self._digests_file(key)
-        files.made(path.parent)
+        files.ensure_folder(path.parent)
         if "\n" not in key:
             line = f"{key}\t{etag} {digest}\n"
             with path.open("ab", buffering=0) as stream:

@@ -138,7 +138,7 @@ class DryRunStore:
         if isinstance(content, Path):
             return content
 
-        path = files.made(folder) / PurePosixPath(key).name
+        path = files.ensure_folder(folder) / PurePosixPath(key).name
         path.write_bytes(content)
         return path
 

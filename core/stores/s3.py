@@ -196,7 +196,7 @@ class S3Store:
     ) -> Path:
         """Download an object to `folder`; a download that was interrupted goes on."""
         source = self._existing(key)
-        path = files.made(folder) / PurePosixPath(key).name
+        path = files.ensure_folder(folder) / PurePosixPath(key).name
         part = path.with_name(f".{path.name}.{files.sha256_text(source.etag)[:16]}.part")
         with files.machine_lock(str(path.resolve())):
             if path.is_file() and source.sha256 is not None and files.sha256(path) == source.sha256:

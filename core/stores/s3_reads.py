@@ -11,7 +11,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from urllib3.exceptions import HTTPError
 
 from core import files
-from core.errors import ServiceError, StoreError, require_going
+from core.errors import ServiceError, StoreError, require_not_stopped
 from core.stores.s3_errors import REFUSED_CONDITIONS, code_of, explained
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class ObjectStream(io.RawIOBase):
         if remaining <= 0 or not len(view):
             return 0
 
-        require_going()
+        require_not_stopped()
         for _attempt in range(_ATTEMPTS):
             # botocore repeats requests, but not the reading of a body.
             with suppress(BotoCoreError, HTTPError, OSError):

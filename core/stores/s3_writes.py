@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from core.errors import StoreError, require_going
+from core.errors import StoreError, require_not_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -230,7 +230,7 @@ def _send_parts(parts: Iterator[SendPart], slots: BoundedSemaphore) -> list[Comp
     futures: list[Future[CompletedPartTypeDef]] = []
     with ThreadPoolExecutor(_PARTS_AT_A_TIME) as pool:
         while not any(_has_failed(future) for future in futures):
-            require_going()
+            require_not_stopped()
             slots.acquire()
             try:
                 send_part = next(parts, None)

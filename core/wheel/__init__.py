@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
@@ -222,30 +222,38 @@ def read_small_member(archive: ZipArchive, name: str) -> bytes:
         raise WheelError(f"{wheel_name}: {name} has {problem}.") from problem
 
 
-def folder_sizes(wheel: Path) -> dict[str, list[int]]:
-    """Add a wheel's members up by folder, from its headers alone.
+class FolderSize(NamedTuple):
+    """How many files a folder has, their bytes, and their bytes in the wheel."""
 
-    Returns:
-        Folder (up to `DEPTH` names) to its files, their bytes, and their bytes in the wheel; the largest
-        in the wheel first, at most `MOST_FOLDERS` of them and `REST` for all others.
+    files: int = 0
+    size: int = 0
+    packed_size: int = 0
+
+    def plus(self, other: FolderSize) -> FolderSize:
+        """Return the size of two folders together."""
+        return FolderSize(
+            files=self.files + other.files,
+            size=self.size + other.size,
+            packed_size=self.packed_size + other.packed_size,
+        )
+
+
+def folder_sizes(wheel: Path) -> dict[str, FolderSize]:
+    """Add a wheel's members up by folder (up to `DEPTH` names), from its headers alone.
+
+    The largest in the wheel come first, at most `MOST_FOLDERS` of them, and then `REST` for all others.
     """
-    sizes: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    sizes: dict[str, FolderSize] = defaultdict(FolderSize)
     for member in read_archive(wheel).members:
         if not member.is_folder:
             parents = member.name.split("/")[:-1]
+            # Records keep these names, and a wheel may have any. What is cut alike is added up.
             folder = "/".join(parents[:DEPTH])[:MOST_LETTERS] or "."
-            _add_sizes(sizes[folder], [1, member.size, member.packed_size])
+            file_size = FolderSize(files=1, size=member.size, packed_size=member.packed_size)
+            sizes[folder] = sizes[folder].plus(file_size)
 
-    ordered = sorted(sizes.items(), key=lambda row: (-row[1][2], row[0]))
-    largest = dict(ordered[:MOST_FOLDERS])
-    if len(ordered) > MOST_FOLDERS:
-        rest = [0, 0, 0]
-        for _folder, numbers in ordered[MOST_FOLDERS:]:
-            _add_sizes(rest, numbers)
-        largest[REST] = rest
-    return largest
-
-
-def _add_sizes(total: list[int], numbers: list[int]) -> None:
-    for column, number in enumerate(numbers):
-        total[column] += number
+    folders = sorted(sizes, key=lambda folder: (-sizes[folder].packed_size, folder))
+    shown_sizes = {folder: sizes[folder] for folder in folders[:MOST_FOLDERS]}
+    for folder in folders[MOST_FOLDERS:]:
+        shown_sizes[REST] = shown_sizes.get(REST, FolderSize()).plus(sizes[folder])
+    return shown_sizes

@@ -8,7 +8,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from core import files
-from core.data import Model, data_file, read_once
+from core.data import Model, cached_by_user_file, data_file
 from core.errors import WheelError
 from core.families import families
 from core.run import Platform, RunOutputs
@@ -28,7 +28,7 @@ class _Names(Model):
 _names = data_file(NAMES_FILE, _Names)
 
 
-@read_once
+@cached_by_user_file
 def our_names() -> frozenset[str]:
     """Return the names that our distributions have, normalised."""
     names: set[str] = set()

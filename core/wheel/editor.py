@@ -27,7 +27,7 @@ from core.archive.zip_headers import DEFLATED
 from core.archive.zip_writer import HashingStream, ZipWriter
 from core.archive.zips import ZipArchive, ZipMember, unsafe_path
 from core.errors import MissingInputError, WheelError
-from core.files import atomic
+from core.files import atomic_file
 from core.wheel import parse_name, parse_wheel_name, read_small_member
 from core.wheel.record import RecordRow, WheelListing, require_listing
 from core.wheel.writer import WheelSpec, WrittenFile, record_member, record_row, write_sdist
@@ -37,26 +37,29 @@ if TYPE_CHECKING:
     # it sees every one up to `TEXT_LIMIT`, and all of `.dist-info`
     Edit = Callable[[str, bytes], bytes]
 
+# members of other wheels: path of a wheel -> name of a member there -> its name in the new wheel
+NewNamesByWheel = Mapping[Path, Mapping[str, str]]
+
 TEXT_LIMIT = 1 << 20
 LIMIT = 64 << 20
 _PROBE_COMPRESSED = 4 << 10
 _PROBE = 1 << 10
 # RECORD is written anew; a signature of the old one would no longer hold.
-_DROPPED = ("RECORD", "RECORD.jws", "RECORD.p7s")
+_DROPPED_NAMES = ("RECORD", "RECORD.jws", "RECORD.p7s")
 _PKG_INFO = "PKG-INFO"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Additions:
-    """What a wheel gets besides its own members, and which of those (`dropped`) it does not get.
+    """What a wheel gets besides its own members, and which of those (`dropped_names`) it does not get.
 
-    `members` take the place of old ones of the same name; `borrowed` are other wheels, with the members to
-    copy from them -> their names in the new one; `platform` is that of the tags, None for the old one.
+    `members` take the place of old ones of the same name; `new_names_by_wheel` name members of other wheels;
+    `platform` is that of the tags, None for the old one.
     """
 
     members: tuple[Member, ...] = ()
-    borrowed: Mapping[Path, Mapping[str, str]] = field(default_factory=dict)
-    dropped: frozenset[str] = frozenset()
+    new_names_by_wheel: NewNamesByWheel = field(default_factory=dict)
+    dropped_names: frozenset[str] = frozenset()
     platform: str | None = None
 
 
@@ -99,27 +102,27 @@ def edit_wheel(
     listing = require_listing(source)
     info_folder = _with_version(f"{listing.folder}/", version).removesuffix("/")
     if additions is None:
-        copies = _copies_of(listing, version, edit, dropped=set())
+        copies = _copies_of(listing, version, edit, dropped_names=set())
         _require_distinct(source, [copy.name for copy in copies])
-        return _write(target, copies, [], [], info_folder=info_folder, epoch=epoch)
+        return _write(target, copies, info_folder=info_folder, epoch=epoch)
 
     new_names = [member.name for member in additions.members]
-    copies = _copies_of(listing, version, edit, dropped={*additions.dropped, *new_names})
-    borrowed_copies = _borrowed_copies(additions.borrowed)
-    _require_distinct(source, [copy.name for copy in (*copies, *borrowed_copies)] + new_names)
+    copies = _copies_of(listing, version, edit, dropped_names={*additions.dropped_names, *new_names})
+    copies_of_others = _copies_of_others(additions.new_names_by_wheel)
+    _require_distinct(source, [copy.name for copy in (*copies, *copies_of_others)] + new_names)
 
-    content: list[_Copy] = []
-    info_files: list[_Copy] = []
+    copies_of_content: list[_Copy] = []
+    copies_of_info: list[_Copy] = []
     for copy in copies:
         if copy.name.startswith(f"{info_folder}/"):
-            info_files.append(copy if platform is None else _with_platform(copy, platform))
+            copies_of_info.append(copy if platform is None else _with_platform(copy, platform))
         else:
-            content.append(copy)
+            copies_of_content.append(copy)
     return _write(
         target,
-        [*content, *borrowed_copies],
-        additions.members,
-        info_files,
+        [*copies_of_content, *copies_of_others],
+        new_members=additions.members,
+        copies_of_info=copies_of_info,
         info_folder=info_folder,
         epoch=epoch,
     )
@@ -130,19 +133,18 @@ def assemble_wheel(
     spec: WheelSpec,
     members: Sequence[Member],
     *,
-    borrowed: Mapping[Path, Mapping[str, str]],
+    new_names_by_wheel: NewNamesByWheel,
     epoch: int | None = None,
 ) -> WrittenFile:
-    """Write a new wheel of members that are stored uncompressed, and members of other wheels."""
+    """Write a new wheel of members that are stored, as they are compressed already, and members of others."""
     target = folder / spec.filename
-    copies = _borrowed_copies(borrowed)
+    copies = _copies_of_others(new_names_by_wheel)
     new_members = [*members, *spec.info_files]
     _require_distinct(target, [copy.name for copy in copies] + [member.name for member in new_members])
     return _write(
         target,
         copies,
-        new_members,
-        [],
+        new_members=new_members,
         info_folder=spec.info,
         epoch=epoch,
         level=0,
@@ -189,16 +191,16 @@ def _copies_of(
     version: str,
     edit: Edit | None,
     *,
-    dropped: set[str],
+    dropped_names: set[str],
 ) -> list[_Copy]:
     """Decide what becomes of each member of the old wheel."""
     archive = listing.archive
     info = f"{listing.folder}/"
-    all_dropped = dropped | {f"{info}{name}" for name in _DROPPED}
+    all_dropped_names = dropped_names | {f"{info}{name}" for name in _DROPPED_NAMES}
     copies: list[_Copy] = []
     with archive.path.open("rb") as stream:
         for member in listing.members:
-            if member.name in all_dropped:
+            if member.name in all_dropped_names:
                 continue
             content = None
             if edit is not None and (member.name.startswith(info) or _is_small_text(stream, member)):
@@ -218,9 +220,9 @@ def _copies_of(
     return copies
 
 
-def _borrowed_copies(wheels: Mapping[Path, Mapping[str, str]]) -> list[_Copy]:
+def _copies_of_others(new_names_by_wheel: NewNamesByWheel) -> list[_Copy]:
     copies: list[_Copy] = []
-    for source, new_names in sorted(wheels.items()):
+    for source, new_names in sorted(new_names_by_wheel.items()):
         listing = require_listing(source)
         members = listing.by_name
         missing_names = sorted(new_names.keys() - members.keys())
@@ -310,17 +312,17 @@ def is_text(head: bytes) -> bool:
 
 def _write(
     target: Path,
-    content: Sequence[_Copy],
-    new_members: Sequence[Member],
-    info_files: Sequence[_Copy],
+    copies: Sequence[_Copy],
     *,
+    new_members: Sequence[Member] = (),
+    copies_of_info: Sequence[_Copy] = (),
     info_folder: str,
     epoch: int | None,
     level: int = LEVEL,
 ) -> WrittenFile:
     # Threads are for new members; what was edited are small texts.
     jobs = None if new_members else 1
-    with atomic(target) as raw, Workers(jobs=jobs) as workers, ExitStack() as streams:
+    with atomic_file(target) as raw, Workers(jobs=jobs) as workers, ExitStack() as streams:
         hashing = HashingStream(raw)
         packing = Packing(
             workers=workers,
@@ -335,10 +337,10 @@ def _write(
             ),
             streams,
         )
-        for copy in content:
+        for copy in copies:
             copier.copy(copy)
         copier.add(sorted(new_members, key=lambda member: member.name))
-        for copy in info_files:
+        for copy in copies_of_info:
             copier.copy(copy)
         copier.finish(info_folder)
     names = tuple(row[0] for row in copier.rows)
@@ -365,8 +367,8 @@ class _Copier:
 
     def add(self, members: Sequence[Member]) -> None:
         """Compress members."""
-        for name, digest, size in self._writer.add(members):
-            self.rows.append(record_row(name, digest, size))
+        for member in self._writer.add(members):
+            self.rows.append(record_row(member.name, member.sha256, member.size))
 
     def copy(self, copy: _Copy) -> None:
         """Take a member over as it is compressed, or write its new content."""

@@ -24,7 +24,7 @@ from core.archive import Member
 from core.archive.packed import Packing
 from core.archive.zip_writer import EARLIEST, HashingStream, ZipWriter
 from core.errors import WheelError
-from core.files import atomic
+from core.files import atomic_file
 
 _GENERATOR = "rocm-pytorch-wheels"
 _GZIP_LEVEL = 6
@@ -119,14 +119,14 @@ def write_wheel(
     target = folder / spec.filename
     licenses = [replace(file, name=f"{spec.info}/licenses/{file.name}") for file in spec.license_files]
     content = [*_sorted(target, members), *_sorted(target, [*spec.info_files, *licenses])]
-    with atomic(target) as raw:
+    with atomic_file(target) as raw:
         stream = HashingStream(raw)
         archive = ZipWriter(
             stream,
             epoch=epoch,
             packing=replace(packing or Packing(), scratch=folder),
         )
-        rows = [record_row(name, digest, size) for name, digest, size in archive.add(content)]
+        rows = [record_row(member.name, member.sha256, member.size) for member in archive.add(content)]
         archive.add([record_member(spec.info, rows)])
         archive.finish()
     return WrittenFile(
@@ -158,7 +158,7 @@ def write_sdist(
     rooted_members = [replace(member, name=f"{stem}/{member.name}") for member in all_members]
     tar = io.BytesIO()
     write_tar(tar, _sorted(target, rooted_members), epoch=epoch)
-    with atomic(target) as raw:
+    with atomic_file(target) as raw:
         stream = HashingStream(raw)
         stream.write(deflate.gzip_compress(tar.getvalue(), _GZIP_LEVEL))
     return WrittenFile(

@@ -168,7 +168,7 @@ def _paths_outside(arguments: Sequence[str], root: Path) -> tuple[Path, ...]:
 def run_session(engine: Engine, session: ContainerSession, *, env: Mapping[str, str]) -> None:
     """Run a session in the container."""
     for folder in load_container().caches.values():
-        files.made(session.root / CACHE / folder)
+        files.ensure_folder(session.root / CACHE / folder)
     process.run(
         session_command(engine, session),
         cwd=session.root,

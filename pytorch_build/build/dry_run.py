@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from core import console
-from core.env.installer import Install
+from core.env.installer import InstallerCall
 from core.env.locks import locked_call
 from core.environment import allowed, need_of
 from core.shell import command_line
@@ -99,13 +99,13 @@ def print_plan(description: Mapping[str, Any]) -> None:
         console.say(f"then: {step}")
 
 
-def _environment_calls(work: Work) -> Sequence[Install]:
+def _environment_calls(work: Work) -> Sequence[InstallerCall]:
     """Return the calls that would make the environment, without a look at ROCm's files."""
     request = work.request
     rocm = None
     if work.rocm is not None:
         family = request.context.gpu_family
-        rocm = Install(
+        rocm = InstallerCall(
             requirements=requirements(work.rocm, family, work.inputs.rocm_extras),
             sources=work.rocm.packages.installer_sources(),
             gpu_family=sdk_target(work.rocm.layout, family),
@@ -126,7 +126,7 @@ def _describe_command(command: Command) -> dict[str, Any]:
     }
 
 
-def _describe_install(call: Install) -> dict[str, Any]:
+def _describe_install(call: InstallerCall) -> dict[str, Any]:
     sources: list[str] = []
     if call.sources:
         if call.sources.index_url:

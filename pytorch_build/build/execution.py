@@ -192,7 +192,7 @@ def install_requirements(
     target: Interpreter,
     plan: BuildPlan,
     tree: Path,
-    locked: installer.Install | None,
+    locked: installer.InstallerCall | None,
     cache_dir: Path | None,
 ) -> None:
     """Install the project's own requirements, beyond the locked ones."""
@@ -204,7 +204,7 @@ def install_requirements(
 
     paths = tuple(tree / name for name in plan.requirements_files)
     if paths or plan.requirements:
-        call = installer.Install(
+        call = installer.InstallerCall(
             files=paths,
             requirements=plan.requirements,
         )
@@ -220,7 +220,7 @@ def install_requirements(
 def check_import(target: Interpreter, expectation: Expectation, wheel: Path, cache_dir: Path | None) -> None:
     """Install the wheel where it was built, and import it."""
     # With what it requires of third parties; torch, triton and ROCm are there, and satisfy it.
-    call = installer.Install(requirements=(str(wheel),))
+    call = installer.InstallerCall(requirements=(str(wheel),))
     installer.install(target, call, cache_dir=cache_dir)
     installer.require_planned(target, call.planned)
 

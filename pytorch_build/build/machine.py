@@ -18,7 +18,7 @@ from packaging.version import Version
 from pydantic import model_validator
 
 from core import console, files, process
-from core.data import Model, data_file, merged
+from core.data import Model, data_file, merge_tables
 from core.errors import EnvironmentSetupError, ProcessError, UsageError
 from pytorch_build.build.compilers import compiler_commands
 from pytorch_build.components import COMPONENTS, Component, MachineNeed
@@ -88,7 +88,7 @@ class Needs(Model):
             gpu[component.name] = component.gpu_need.model_dump()
             if component.cpu_need is not None:
                 cpu[component.name] = component.cpu_need.model_dump()
-        return merged({"gpu": gpu, "cpu": cpu}, tables)
+        return merge_tables({"gpu": gpu, "cpu": cpu}, tables)
 
 
 load_needs = data_file(_FILE, Needs)
@@ -259,7 +259,7 @@ def _usable_disk(tree: Path, need: MachineNeed) -> float:
     if free >= need.disk:
         # Measuring a large tree takes time, so only where that counts.
         return free
-    return free + files.measured(tree)[0] / _GIB
+    return free + files.measure_folder(tree)[0] / _GIB
 
 
 def _compiler_problems(platform: Platform, env: Mapping[str, str]) -> Iterator[EnvironmentSetupError]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from core.env.installer import Install
+from core.env.installer import InstallerCall
 from core.environment import need_of
 from core.errors import DataError, SourceError
 from core.files import digest_of
@@ -145,7 +145,9 @@ def plan_build(
     )
 
 
-def plan_environment(inputs: BuildInputs, *, locked: Install, rocm: Install | None) -> tuple[Install, ...]:
+def plan_environment(
+    inputs: BuildInputs, *, locked: InstallerCall, rocm: InstallerCall | None
+) -> tuple[InstallerCall, ...]:
     """Return the installer's calls that make the environment: lock, ROCm, then our own wheels.
 
     It is planned before all else, as ROCm says what it is once it is installed.
@@ -157,7 +159,7 @@ def plan_environment(inputs: BuildInputs, *, locked: Install, rocm: Install | No
     """
     calls = [locked]
     if inputs.build_requirements:
-        calls.append(Install(requirements=inputs.build_requirements))
+        calls.append(InstallerCall(requirements=inputs.build_requirements))
     if rocm is not None:
         calls.append(rocm)
 
@@ -166,7 +168,7 @@ def plan_environment(inputs: BuildInputs, *, locked: Install, rocm: Install | No
     for dependency in inputs.dependencies:
         is_ours = dependency.digest is not None
         calls.append(
-            Install(
+            InstallerCall(
                 requirements=(dependency.requirement,),
                 dependencies=not is_ours,
                 whose="ours" if is_ours else "prebuilt",
@@ -174,7 +176,7 @@ def plan_environment(inputs: BuildInputs, *, locked: Install, rocm: Install | No
         )
         third_party_requirements.update(dependency.third_party_requirements)
     if third_party_requirements:
-        calls.append(Install(requirements=tuple(sorted(third_party_requirements))))
+        calls.append(InstallerCall(requirements=tuple(sorted(third_party_requirements))))
     return tuple(calls)
 
 

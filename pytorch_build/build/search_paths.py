@@ -48,7 +48,7 @@ def search_paths(
         search_folders: ROCm's folders below site-packages; none for a wheel without ROCm.
         current_paths: What the build left in the file.
     """
-    relative_paths = rpath.relative(current_paths)
+    relative_paths = rpath.relative_entries(current_paths)
     if not member:
         return tuple(dict.fromkeys(relative_paths))
 
@@ -56,7 +56,7 @@ def search_paths(
     folders = [*search_folders, own_folder]
     if own_folder == "torch":
         folders.append("torch/lib")
-    return tuple(dict.fromkeys((*rpath.ways(member, folders), *relative_paths)))
+    return tuple(dict.fromkeys((*rpath.entries_to_folders(member, folders), *relative_paths)))
 
 
 def changed_search_paths(
@@ -119,7 +119,7 @@ def _patched_member(wheel: Path, member: ZipMember, paths: Sequence[str], scratc
     def patch() -> Path:
         target = scratch / member.name
         copy_stream(MemberStream(wheel, member), target)
-        rpath.rewrite(target, paths)
+        rpath.set_search_path(target, paths)
         return target
 
     source = DeferredFile(

@@ -159,7 +159,7 @@ def _build_wheels(work: Work, tree: Path, rocm: RocmSdk | None, max_jobs: int) -
                     log=log,
                     cache=cache_use,
                 )
-            work.details["disk"] = files.measured(tree)[0]
+            work.details["disk"] = files.measure_folder(tree)[0]
             if cache_use is not None and (statistics := cache_use.details()) is not None:
                 work.details["compiler_cache"] = statistics
 

@@ -216,7 +216,7 @@ def provide(name: str, cache_dir: Path, *, target: Interpreter, mirrors: Mapping
             files.remove_folder(folder)
         with (
             console.group(f"{name} {pin.version}"),
-            temporary.folder("toolchain", within=files.made(folder.parent)) as scratch,
+            temporary.folder("toolchain", within=files.ensure_folder(folder.parent)) as scratch,
         ):
             if isinstance(pin, Libuv):
                 _build_libuv(pin, scratch, folder, target, mirrors)
@@ -274,7 +274,7 @@ def _unpack_openmp(openmp: OpenMp, scratch: Path, folder: Path, mirrors: Mapping
     library = _read_member(archive, openmp.library)
     license_text = _read_member(archive, openmp.license_file)
     for path, content in ((folder / openmp.dll, library), (folder / LICENSE, license_text)):
-        with files.atomic(path) as stream:
+        with files.atomic_file(path) as stream:
             stream.write(content)
 
 

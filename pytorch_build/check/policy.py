@@ -18,7 +18,15 @@ from packaging.utils import canonicalize_name
 from pydantic import Field, field_validator
 
 from core import files
-from core.data import Model, merged, read_once, read_toml, tables_of_user, user_file, validated
+from core.data import (
+    Model,
+    cached_by_user_file,
+    merge_tables,
+    read_toml,
+    tables_of_user,
+    user_file,
+    validated,
+)
 from pytorch_build.components import COMPONENTS, TORCH
 from pytorch_build.components.component import (
     Allowed,  # noqa: TC001 - pydantic reads it
@@ -107,11 +115,11 @@ def load_policy(file: Path | None = None) -> Policy:
     policy = _policy_in_force()
     if file is None:
         return policy
-    tables = merged(_project_tables(), tables_of_user(POLICY_FILE, Policy), adding=True)
+    tables = merge_tables(_project_tables(), tables_of_user(POLICY_FILE, Policy), adding=True)
     return _policy_with_user_tables(tables, read_toml(file), file, base_source=policy.source)
 
 
-@read_once
+@cached_by_user_file
 def _policy_in_force() -> Policy:
     """Return the project's policy, with the table of pytorch-build.toml over it."""
     file = user_file().file
@@ -142,7 +150,7 @@ def _project_tables() -> dict[str, Any]:
         "sizes": sizes,
         "providers": {TORCH.name: {"assumed_by": without_requirement}},
     }
-    return merged(tables_of_components, read_toml(POLICY_FILE))
+    return merge_tables(tables_of_components, read_toml(POLICY_FILE))
 
 
 def _policy_with_user_tables(
@@ -156,7 +164,7 @@ def _policy_with_user_tables(
     source = f"{file} (sha256 {files.sha256(file)})"
     if base_source:
         source = f"{source} and {base_source}"
-    layered_tables = merged(base_tables, user_tables, adding=True)
+    layered_tables = merge_tables(base_tables, user_tables, adding=True)
     layered_tables["source"] = source
     return validated(
         layered_tables,

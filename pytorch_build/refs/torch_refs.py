@@ -18,9 +18,9 @@ from pydantic import AfterValidator, Field
 from core.cli.options import OWN_FILE
 from core.data import (
     Model,
+    cached_by_user_file,
     key_path,
-    merged,
-    read_once,
+    merge_tables,
     read_toml,
     tables_of_user,
     user_file,
@@ -233,7 +233,7 @@ def torch_ref(name: str, *, platform: str = "linux") -> TorchRef:
     return _torch_ref(name, tables[name], files[name], platform)
 
 
-@read_once
+@cached_by_user_file
 def rehearsal_labels() -> frozenset[str]:
     """Return what the local versions of wheels have that are for rehearsals alone, never published."""
     return frozenset(ref.local_label for ref in load_refs().values() if not ref.is_publishable)
@@ -256,7 +256,7 @@ def _layered_tables() -> tuple[Mapping[str, dict[str, Any]], Mapping[str, Path],
         user = validated(tables_of_user(REFS_FILE, UserFile), UserFile, where=path)
         for name, table in user.refs.items():
             user_table = _resolve_user_table(table.model_dump(exclude_unset=True), path)
-            tables[name] = merged(tables.get(name, {}), user_table)
+            tables[name] = merge_tables(tables.get(name, {}), user_table)
             files[name] = path
         default = user.default or default
         if default not in tables:
@@ -299,7 +299,7 @@ def _extended_table(name: str, tables: Mapping[str, dict[str, Any]], file: Path)
 
     table: dict[str, Any] = {}
     for ancestor in reversed(chain):
-        table = merged(table, tables[ancestor])
+        table = merge_tables(table, tables[ancestor])
     return table
 
 

@@ -84,7 +84,7 @@ def ensure_repositories(folder: Path) -> Mapping[str, Path]:
         # Another process may have made them meanwhile.
         if not _is_current(folder, digest):
             _refuse_foreign_files(folder)
-            with files.replaced(folder) as new_folder:
+            with files.replacement_folder(folder) as new_folder:
                 _generate(new_folder, templates)
                 files.write_text(new_folder / STAMP, _stamp(new_folder, digest))
     return repositories

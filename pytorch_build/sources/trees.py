@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from core import files
 from core.data import read_text
-from core.errors import EnvironmentSetupError, FatalError, SourceError, origin
+from core.errors import EnvironmentSetupError, FatalError, SourceError, error_with_cause
 from pytorch_build.components import COMPONENTS
 from pytorch_build.lock import versions
 from pytorch_build.lock.stored import origins
@@ -102,7 +102,7 @@ class DevelopersTree:
 
     def _name_developers_files(self, problem: FatalError) -> None:
         """Name the developer's files in an error in the place of their copies, which are not to be edited."""
-        first_problem = origin(problem)
+        first_problem = error_with_cause(problem)
         if first_problem is None or first_problem.cause is None:
             return
         cause = first_problem.cause

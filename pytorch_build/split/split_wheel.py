@@ -175,9 +175,9 @@ def _write_host(plan: SplitPlan, folder: Path) -> Path:
     for name in libraries:
         path = plan.libraries[name]
         new_members.append(Member(name=name, source=path, executable=plan.members[name].is_executable))
-    dropped: set[str] = set()
+    dropped_names: set[str] = set()
     for names in plan.device_files.values():
-        dropped.update(names)
+        dropped_names.update(names)
 
     new_texts = {f"{plan.dist_info}/METADATA": host_metadata(plan.metadata.raw, plan.layout)}
     host = edit_wheel(
@@ -185,7 +185,7 @@ def _write_host(plan: SplitPlan, folder: Path) -> Path:
         folder,
         version=plan.layout.version,
         edit=new_texts.get,
-        additions=Additions(members=tuple(new_members), dropped=frozenset(dropped)),
+        additions=Additions(members=tuple(new_members), dropped_names=frozenset(dropped_names)),
         epoch=plan.epoch,
     )
     return host.path
@@ -214,7 +214,7 @@ def _write_device_wheel(
         folder,
         spec,
         members,
-        borrowed={plan.fat_wheel: copied_names},
+        new_names_by_wheel={plan.fat_wheel: copied_names},
         epoch=plan.epoch,
     )
     return wheel.path

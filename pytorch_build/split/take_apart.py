@@ -148,7 +148,7 @@ class _LibraryReader:
         scratch_name = hashlib.sha256(member.encode()).hexdigest()[:16]
         host_file = self._scratch / f"{scratch_name}.host"
         if member in self._new_search_paths:
-            rpath.rewrite(file, self._new_search_paths[member])
+            rpath.set_search_path(file, self._new_search_paths[member])
 
         library = open_library(file)
         if library.is_split:

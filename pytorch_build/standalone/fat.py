@@ -113,7 +113,7 @@ def make(request: Request) -> Result:
             request.output,
             version=version,
             edit=new_texts.get,
-            additions=Additions(members=members, borrowed=copied_members),
+            additions=Additions(members=members, new_names_by_wheel=copied_members),
             epoch=request.epoch,
         )
     release = f"ROCm {rocm.version}".strip()

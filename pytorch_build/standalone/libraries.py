@@ -157,16 +157,19 @@ def read_members(
 
 def with_search_path(
     file: RocmFile,
-    search: Sequence[str],
+    search_path: Sequence[str],
     scratch: Path,
 ) -> Path | EditedFile:
     """Return what is written in place of a library: the same bytes with another search path."""
     target = scratch / file.path_in_bundle
-    if file.member is None:
-        return rpath.edited(file.wheel_or_file, search) or rpath.patched(file.wheel_or_file, search, target)
-    copy_stream(file.open(), target)
-    rpath.rewrite(target, search)
-    return target
+    if file.member is not None:
+        copy_stream(file.open(), target)
+        rpath.set_search_path(target, search_path)
+        return target
+    edited_file = rpath.edit_without_patchelf(file.wheel_or_file, search_path)
+    if edited_file is not None:
+        return edited_file
+    return rpath.write_by_patchelf(file.wheel_or_file, search_path, target)
 
 
 def copy_stream(stream: BinaryIO, target: Path) -> None:

@@ -237,7 +237,7 @@ class BundleBuilder:
             return []
         folder_of_file = posixpath.dirname(file.path_in_bundle) or "."
         folders: list[str] = []
-        for search_entry in rpath.relative(binary.search):
+        for search_entry in rpath.relative_entries(binary.search):
             _origin, _slash, path_from_origin = search_entry.partition("/")
             folder = posixpath.normpath(posixpath.join(folder_of_file, path_from_origin.strip("/")))
             folders.append("" if folder == "." else folder)
@@ -290,10 +290,10 @@ class BundleBuilder:
         """Note a library's new search path, where it has no entry for a folder, or one of another machine."""
         if not self.machine.has_search_paths:
             return
-        relative_entries = rpath.relative(binary.search)
+        relative_entries = rpath.relative_entries(binary.search)
         has_foreign_entry = len(relative_entries) != len(binary.search)
         if new_folders or has_foreign_entry:
-            search = (*relative_entries, *rpath.ways(file.path_in_bundle, new_folders))
+            search = (*relative_entries, *rpath.entries_to_folders(file.path_in_bundle, new_folders))
             self._search[file.path_in_bundle] = tuple(dict.fromkeys(search))
 
     def _matching(self, glob: str) -> list[RocmFile]:

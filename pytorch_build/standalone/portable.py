@@ -274,7 +274,7 @@ def _require_no_foreign_folders(
     """Raise where a file would go on to look into a folder of the machine that built it."""
     patched_members = {patch.member for patch in patches}
     for member, binary in sorted(portability.binaries.items()):
-        relative_entries = rpath.relative(binary.search)
+        relative_entries = rpath.relative_entries(binary.search)
         foreign_folders = [entry for entry in binary.search if entry.rstrip("/") not in relative_entries]
         if foreign_folders and member not in patched_members:
             folders = ", ".join(foreign_folders)
@@ -325,8 +325,8 @@ def plan_patches(
         if renamed:
             installed_path = _require_path_in_site_packages(member, renamed)
             search = [
-                *rpath.relative(binary.search),
-                *rpath.ways(installed_path, [folder]),
+                *rpath.relative_entries(binary.search),
+                *rpath.entries_to_folders(installed_path, [folder]),
             ]
             patches[member] = Patch(
                 member=member,

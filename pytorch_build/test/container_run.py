@@ -51,7 +51,7 @@ def run_in_container(
 ) -> None:
     """Run a session of this project in a container."""
     for folder in _cache_variables(session.root).values():
-        files.made(Path(folder))
+        files.ensure_folder(Path(folder))
     process.run(
         command(
             engines.find_engine(*engines.RUNNERS, otherwise="Or leave --container out."),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from core.env import InstalledDistribution, Interpreter
-    from core.env.installer import Install
+    from core.env.installer import InstallerCall
     from pytorch_build.context import Context
     from pytorch_build.test.gpus import Assignment
     from pytorch_build.test.tested_packages import TestedPackages
@@ -33,7 +33,7 @@ _PIN = re.compile(r"^[\w.-]+==[^\s;\\]+", re.MULTILINE)
 def recorded_inputs(
     packages: TestedPackages,
     target: Interpreter,
-    tools: Sequence[Install],
+    tools: Sequence[InstallerCall],
 ) -> Mapping[str, object]:
     """Return what a record holds of an installation: the packages, the tests' tools and the Python.
 
@@ -55,8 +55,8 @@ def planned_calls(
     context: Context,
     target: Interpreter,
     packages: TestedPackages,
-    tools: Sequence[Install],
-) -> Iterator[Sequence[Install]]:
+    tools: Sequence[InstallerCall],
+) -> Iterator[Sequence[InstallerCall]]:
     """Plan the installation: tools, others' packages, ours. Addresses live as long as the context."""
     folder = context.common.cache / "locks"
     # The tools stay what they are locked to.
@@ -79,7 +79,7 @@ def planned_calls(
         yield calls
 
 
-def _pins_of(tools: Sequence[Install]) -> Sequence[str]:
+def _pins_of(tools: Sequence[InstallerCall]) -> Sequence[str]:
     """Return the requirements that calls install, without digests."""
     pins: list[str] = []
     for call in tools:
@@ -112,7 +112,7 @@ def prepared_environment(
     target: Interpreter,
     packages: TestedPackages,
     *,
-    tools: Sequence[Install],
+    tools: Sequence[InstallerCall],
     cache_dir: Path | None,
 ) -> Iterator[None]:
     """Make the environment hold what is tested, and keep it while it is tested."""
@@ -135,7 +135,7 @@ def is_prepared(
     target: Interpreter,
     packages: TestedPackages,
     *,
-    tools: Sequence[Install],
+    tools: Sequence[InstallerCall],
 ) -> bool:
     """Return whether the environment holds what is tested, as `prepared_environment` would make it."""
     with planned_calls(context, target, packages, tools) as calls:

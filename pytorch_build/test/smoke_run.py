@@ -27,7 +27,7 @@ from pytorch_build.test.summary import list_outcomes
 
 if TYPE_CHECKING:
     from core.env import Interpreter
-    from core.env.installer import Install
+    from core.env.installer import InstallerCall
     from core.run.stage import Stage
     from pytorch_build.context import Context
     from pytorch_build.test.gpus import Assignment
@@ -58,7 +58,7 @@ class SmokeRun:
     pytest_arguments: tuple[str, ...]
     stage: Stage
     inputs: Mapping[str, Any]
-    tools: Sequence[Install]
+    tools: Sequence[InstallerCall]
 
 
 def test_files() -> Mapping[str, str]:
@@ -185,7 +185,7 @@ def _run_pytest(
     command += ["-c", SMOKE_TESTS / "pytest.ini"]
     command += ["--rootdir", SMOKE_TESTS]
     command += ["-p", "no:cacheprovider"]
-    command += plugin.arguments(files.made(folder) / "settings.json", settings)
+    command += plugin.arguments(files.ensure_folder(folder) / "settings.json", settings)
     command += [*arguments, SMOKE_TESTS]
 
     ending = process.Ending(returncode=0)

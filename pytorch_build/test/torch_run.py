@@ -520,7 +520,7 @@ def _show_failures(run: FileRun, stage_log: Path) -> None:
     if not failed_cases:
         return
 
-    files.made(stage_log.parent)
+    files.ensure_folder(stage_log.parent)
     has_broken_off = any(case.outcome in _BROKEN_OFF for case in failed_cases)
     for log in run.logs:
         with stage_log.open("ab") as stream:

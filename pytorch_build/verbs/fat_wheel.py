@@ -169,7 +169,7 @@ def _fetch_rocm_wheels(
     resolution = choose_for_bundles(packages, version, family, targets, common.outputs.platform)
 
     digest = files.digest_of([packages.description, version, family, *targets])
-    folder = files.made(common.cache / "fetched" / f"rocm-{digest[:16]}")
+    folder = files.ensure_folder(common.cache / "fetched" / f"rocm-{digest[:16]}")
     if common.dry_run:
         return folder
     for candidate in resolution.files:

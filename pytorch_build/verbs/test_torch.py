@@ -14,7 +14,7 @@ from core import console, process
 from core.cli.options import GROUP_OPTIONS, RUN_OPTIONS, Once, add_group, common_from, environment
 from core.data import read_text
 from core.env import Interpreter, require
-from core.env.installer import Install
+from core.env.installer import InstallerCall
 from core.env.locks import TORCH_TESTS, locked_call, parse_lock
 from core.errors import MissingInputError, UsageError
 from core.families import CPU
@@ -452,7 +452,7 @@ def _tools(
     context: Context,
     target: Interpreter,
     tests: upstream_tests.Tests,
-) -> Sequence[Install]:
+) -> Sequence[InstallerCall]:
     """Return the calls that install what tests need: the lock, and what the tree's own CI has otherwise."""
     locked = locked_call(context.common, target, lock=TORCH_TESTS)
     names_in_test_lock: set[str] = set()
@@ -468,7 +468,7 @@ def _tools(
         lock=TORCH_TESTS,
         replaced=requirements,
     )
-    return [unpinned, Install(requirements=requirements)]
+    return [unpinned, InstallerCall(requirements=requirements)]
 
 
 def _installed_torch(target: Interpreter) -> upstream_tests.Torch:

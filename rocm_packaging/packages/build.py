@@ -69,7 +69,7 @@ def build(request: BuildRequest) -> BuiltPackages:
     ):
         known_members = packed_members(request.output_dir, level)
         packing = Packing(workers=workers, level=level, known=known_members)
-        output = wheels.Output(distribution=plan.distribution, request=request, packing=packing)
+        output = wheels.Output(dist_info=plan.dist_info, request=request, packing=packing)
 
         write_runtime = partial(_runtime_wheel, output, folder, stub_program)
         writers: list[_WriteWheel] = [partial(wheels.rocm_sdist, output)]
@@ -83,8 +83,8 @@ def build(request: BuildRequest) -> BuiltPackages:
 
 
 def _tell_gaps(plan: PackagingPlan) -> None:
-    if plan.unused:
-        console.say(f"In no package: {', '.join(plan.unused)}")
+    if plan.unused_artifacts:
+        console.say(f"In no package: {', '.join(plan.unused_artifacts)}")
     for gap in plan.lacking:
         console.warn(f"Packaged without {gap}, as --without says.")
     for unmet_import in plan.unmet:
@@ -152,12 +152,12 @@ def _member(file: PayloadFile, scratch: Path, stub_program: bytes) -> Member:
         return Member(name=file.path, source=source, executable=is_executable)
 
     # Most files have room for the RPATH, and are read with a few bytes changed.
-    edited = rpath.edited(source, file.rpath)
-    if edited is not None:
-        return Member(name=file.path, source=edited, executable=is_executable)
-    make = partial(rpath.patched, source, file.rpath, scratch / file.path)
-    patched = DeferredFile(size=source.stat().st_size, make=make)
-    return Member(name=file.path, source=patched, executable=is_executable)
+    edited_file = rpath.edit_without_patchelf(source, file.rpath)
+    if edited_file is not None:
+        return Member(name=file.path, source=edited_file, executable=is_executable)
+    make = partial(rpath.write_by_patchelf, source, file.rpath, scratch / file.path)
+    deferred_file = DeferredFile(size=source.stat().st_size, make=make)
+    return Member(name=file.path, source=deferred_file, executable=is_executable)
 
 
 def stub_template() -> bytes:

@@ -13,8 +13,8 @@ from rocm_packaging.artifacts import (
     GENERIC,
     Artifact,
     TreeEntry,
-    matching,
-    merged,
+    merge_artifacts,
+    select_artifacts,
 )
 from rocm_packaging.packages import payload
 from rocm_packaging.packages.layouts import WantedFile, packages
@@ -46,7 +46,7 @@ class Gaps:
         self._unused_names -= matching_names
         self._gaps[description] = bool(matching_names)
 
-    def intended(self) -> tuple[str, ...]:
+    def intended_gaps(self) -> tuple[str, ...]:
         """Return what is missing on purpose; fail on what is missing else, and on names that nothing has."""
         unintended = [description for description, is_intended in self._gaps.items() if not is_intended]
         if unintended:
@@ -74,7 +74,7 @@ def promised_files(
     paths_by_package: dict[str, set[str]] = {}
     for name, contents in packages().contents.items():
         for target_set in target_sets:
-            named_artifacts = matching(
+            named_artifacts = select_artifacts(
                 artifacts,
                 names={name},
                 components=COMPONENTS,
@@ -82,7 +82,7 @@ def promised_files(
             )
             if not named_artifacts:
                 continue  # whether there must be one is the packages' to say
-            tree = merged(
+            tree = merge_artifacts(
                 artifact for artifact in named_artifacts if artifact.component in _COMPONENTS_WITH_CONTENTS
             )
             for wanted_file in contents.wanted_files(platform, target_set.gpu_targets):

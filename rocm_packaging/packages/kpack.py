@@ -185,14 +185,14 @@ def _kernels_of(table: Mapping[str, Any], places: Sequence[tuple[int, int]]) -> 
     kernels: dict[Kernel, tuple[int, int]] = {}
     for binary, rows in table["toc"].items():
         for target, row in rows.items():
-            kernel = Kernel(binary=binary, target=target, size=_size(row["original_size"]))
-            kernels[kernel] = places[_size(row["ordinal"])]
+            kernel = Kernel(binary=binary, target=target, size=_natural_number(row["original_size"]))
+            kernels[kernel] = places[_natural_number(row["ordinal"])]
     return kernels
 
 
-def _size(number: object) -> int:
+def _natural_number(number: object) -> int:
     if not isinstance(number, int) or number < 0:
-        raise TypeError(f"{number!r} is not a size")
+        raise TypeError(f"{number!r} is not a natural number")
     return number
 
 
@@ -208,8 +208,8 @@ def _unpack_table(data: bytes) -> dict[str, Any]:
 
 def _frame_places(stream: BinaryIO, table: Mapping[str, Any], end: int) -> list[tuple[int, int]]:
     """Return the offset and the length of each frame; all lie before `end`."""
-    position = _size(table["zstd_offset"])
-    end_of_frames = position + _size(table["zstd_size"])
+    position = _natural_number(table["zstd_offset"])
+    end_of_frames = position + _natural_number(table["zstd_size"])
     if end_of_frames > end:
         raise KpackError("its code objects reach into its table")
 
@@ -233,8 +233,8 @@ def _blob_places(table: Mapping[str, Any], end: int) -> list[tuple[int, int]]:
         raise KpackError(f"unknown compression scheme {table['compression_scheme']!r}")
     places: list[tuple[int, int]] = []
     for blob in table["blobs"]:
-        offset = _size(blob["offset"])
-        size = _size(blob["size"])
+        offset = _natural_number(blob["offset"])
+        size = _natural_number(blob["size"])
         if offset + size > end:
             raise KpackError("a code object reaches into its table")
         places.append((offset, size))

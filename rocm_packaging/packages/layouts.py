@@ -211,7 +211,7 @@ class DevelPackage(Model):
     links: dict[str, str]
 
 
-def _expression(text: str) -> str:
+def _require_canonical_license(text: str) -> str:
     from packaging.licenses import canonicalize_license_expression
 
     canonical = canonicalize_license_expression(text)  # its error is a ValueError
@@ -220,7 +220,7 @@ def _expression(text: str) -> str:
     return text
 
 
-LicenseExpression = Annotated[str, AfterValidator(_expression)]
+LicenseExpression = Annotated[str, AfterValidator(_require_canonical_license)]
 
 
 class LicenseData(Model):

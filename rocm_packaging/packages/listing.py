@@ -45,7 +45,7 @@ def _files_of_runtime(runtime: RuntimePlan) -> Iterator[PlannedFile]:
         yield PlannedFile(
             package=package,
             path=path,
-            how=_how(file),
+            how=_how_packaged(file),
             soname=file.facts.soname if file.facts is not None else "",
             aliases=tuple(aliases.get(path, ())),
             rpath=":".join(file.rpath or ()),
@@ -56,7 +56,7 @@ def _files_of_runtime(runtime: RuntimePlan) -> Iterator[PlannedFile]:
         yield PlannedFile(package=package, path=path, how="left out")
 
 
-def _how(file: PayloadFile) -> How:
+def _how_packaged(file: PayloadFile) -> How:
     if file.stub_for:
         return "stub"
     if file.rpath is not None:
@@ -100,10 +100,10 @@ def table_rows(files: Sequence[PlannedFile]) -> list[tuple[str, ...]]:
 def plan_json(plan: PackagingPlan, files: Sequence[PlannedFile]) -> str:
     """Write a plan as JSON: what is packaged, every file, and the artifacts that no package takes."""
     content = {
-        "version": plan.distribution.version,
-        "split": plan.distribution.split,
+        "version": plan.dist_info.version,
+        "split": plan.dist_info.split,
         "families": list(plan.built_families),
-        "unused": list(plan.unused),
+        "unused": list(plan.unused_artifacts),
         "lacking": list(plan.lacking),
         "unmet": list(plan.unmet),
         "contradiction": plan.contradiction,

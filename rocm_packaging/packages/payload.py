@@ -19,9 +19,9 @@ from rocm_packaging.artifacts import (
     GENERIC,
     Artifact,
     TreeEntry,
-    matching,
-    merged,
+    merge_artifacts,
     resolve_link,
+    select_artifacts,
 )
 from rocm_packaging.packages.layouts import packages
 
@@ -150,8 +150,8 @@ def with_rpath(file: PayloadFile, folder: str, other_folders: Iterable[str]) -> 
     facts = file.facts
     if facts is None or not facts.dynamic:
         return file
-    relative_folders = rpath.relative(facts.search)
-    packages_folders = rpath.ways(f"{folder}/{file.path}", other_folders)
+    relative_folders = rpath.relative_entries(facts.search)
+    packages_folders = rpath.entries_to_folders(f"{folder}/{file.path}", other_folders)
     search = tuple(dict.fromkeys((*relative_folders, *packages_folders)))
     if facts.is_rpath and facts.search == search:
         return file
@@ -216,11 +216,13 @@ def usual_links(tree: Mapping[str, TreeEntry], links: Mapping[str, str]) -> dict
 def unmet_imports(tree: Mapping[str, TreeEntry], packaged_paths: Collection[str]) -> Iterator[str]:
     """Yield which files CMake packages want and no package holds: find_package fails there."""
     for path, entry in sorted(tree.items()):
-        prefix, package, _file = f"/{path}".rpartition("/lib/cmake/")
-        if not package or not path.endswith(".cmake"):
+        # CMake takes the folder that holds lib/ for the prefix of what a package imports.
+        prefix, lib_cmake, _path_in_package = f"/{path}".rpartition("/lib/cmake/")
+        is_in_cmake_package = bool(lib_cmake)
+        if not is_in_cmake_package or not path.endswith(".cmake"):
             continue
-        for relative in _imported_files(entry):
-            imported_path = f"{prefix}/{relative}".lstrip("/")
+        for path_from_prefix in _imported_files(entry):
+            imported_path = f"{prefix}/{path_from_prefix}".lstrip("/")
             if imported_path not in packaged_paths:
                 yield f"{path} wants {imported_path}"
 
@@ -251,7 +253,7 @@ def licenses_of(packaged: Sequence[Artifact], available: Sequence[Artifact]) -> 
     names = {artifact.name for artifact in packaged}
     targets = {GENERIC, *(artifact.target for artifact in packaged)}
     components = {"doc", *(artifact.component for artifact in packaged)}
-    tree = merged(matching(available, names=names, components=components, targets=targets))
+    tree = merge_artifacts(select_artifacts(available, names=names, components=components, targets=targets))
 
     files: dict[str, TreeEntry] = {}
     for path in tree:

@@ -22,7 +22,7 @@ from rocm_packaging.artifacts import (
     Artifact,
     TreeEntry,
     families_of,
-    merged,
+    merge_artifacts,
     targets_of,
 )
 from rocm_packaging.packages import payload, versions
@@ -36,12 +36,28 @@ from rocm_packaging.packages.layouts import (
 from rocm_packaging.packages.payload import Licenses, Payload, licenses_of
 
 Kind = Literal["core", "libraries", "device", "profiler"]
-Targets = Mapping[str, tuple[str, ...]]  # GPU family, or gfx target of a split build -> its gfx targets
+TargetsByFamily = Mapping[str, tuple[str, ...]]  # a gfx target is a family of itself, in split builds
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRequest:
-    """What to package."""
+    """What to package.
+
+    Attributes:
+        artifact_dir: The folder of artifacts.
+        output_dir: Where the packages go.
+        version: That of the packages; "" for that of the artifacts.
+        families: The GPU families that get packages; none for all that the artifacts hold.
+        platform: That of the artifacts.
+        epoch: The time of all files, in seconds since 1970.
+        jobs: How many threads compress.
+        level: How hard they do.
+        suffix: The end of the names of payload folders.
+        platform_tag: The platform in the wheels' names; "" for the usual one.
+        linux_families: What the release offers on Linux, built here or elsewhere.
+        windows_families: What it offers on Windows.
+        without: What the artifacts lack on purpose, by names that may be globs.
+    """
 
     artifact_dir: Path
     output_dir: Path
@@ -73,7 +89,10 @@ class BuildRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimePlan:
-    """One wheel of files that programs need at run time."""
+    """One wheel of files that programs need at run time.
+
+    `family` is a GPU family; of a device package its gfx target; "" for a package that serves all GPUs.
+    """
 
     kind: Kind
     family: str
@@ -98,30 +117,44 @@ class DevelPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distribution:
-    """What all packages of one build know of each other."""
+class DistInfo:
+    """What all packages of one build know of each other, by their modules ``_dist_info``.
+
+    Attributes:
+        version: That of all packages.
+        platform: That of all packages.
+        families: The families that the release offers, on any platform, with their gfx targets.
+        libraries: The libraries that every installation has, by the names that `rocm_sdk` gives them.
+        split: Whether the packages have the split layout.
+        suffix: The end of the names of payload folders.
+        profiler: Whether there is a package of profilers.
+        linux_families: The families that the release offers on Linux.
+        windows_families: The families that it offers on Windows.
+        aliases: Families without packages of their own, with those of their targets that have some.
+        promised_files: The paths of files that users count on, by package.
+    """
 
     version: str
     platform: Platform
-    families: Targets
+    families: TargetsByFamily
     libraries: tuple[str, ...]
     split: bool = False
     suffix: str = ""
     profiler: bool = False
-    linux: tuple[str, ...] = ()
-    windows: tuple[str, ...] = ()
-    aliases: Targets = field(default_factory=dict)
-    promised: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    linux_families: tuple[str, ...] = ()
+    windows_families: tuple[str, ...] = ()
+    aliases: TargetsByFamily = field(default_factory=dict)
+    promised_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackagingPlan:
     """All packages of a build."""
 
-    distribution: Distribution
+    dist_info: DistInfo
     runtimes: tuple[RuntimePlan, ...]
     devel: DevelPlan
-    unused: tuple[str, ...]
+    unused_artifacts: tuple[str, ...]
     built_families: tuple[str, ...]
     contradiction: str = ""
     lacking: tuple[str, ...] = ()
@@ -133,7 +166,7 @@ def make_plan(request: BuildRequest) -> PackagingPlan:
     planner = _Planner(request)
     request.require_valid()
     version = request.version or planner.info.version
-    versions.parse(version)
+    versions.require_valid(version)
 
     core = planner.plan_runtime("core", packages().core)
     runtimes = [core]
@@ -143,24 +176,24 @@ def make_plan(request: BuildRequest) -> PackagingPlan:
             runtimes.append(profiler)
     libraries = planner.plan_libraries()
     runtimes += libraries
-    targets = planner.targets_of(libraries)
+    targets = planner.targets_by_family(libraries)
 
     devel, contradiction = _merge_trees(planner.plan_development_trees(core, libraries))
-    promised = promised_files(
+    files_by_package = promised_files(
         planner.artifacts,
         planner.target_sets(targets),
         request.platform,
         planner.gaps,
     )
-    distribution = planner.plan_distribution(version, targets, runtimes)
+    dist_info = planner.plan_dist_info(version, targets, runtimes)
     return PackagingPlan(
-        distribution=replace(distribution, promised=promised),
+        dist_info=replace(dist_info, promised_files=files_by_package),
         runtimes=tuple(runtimes),
         devel=devel,
-        unused=planner.unused_artifacts(targets),
+        unused_artifacts=planner.unused_artifacts(targets),
         built_families=tuple(targets),
         contradiction=contradiction,
-        lacking=planner.gaps.intended(),
+        lacking=planner.gaps.intended_gaps(),
         unmet=tuple(payload.unmet_imports(devel.files, _packaged_paths(devel, runtimes))),
     )
 
@@ -190,11 +223,13 @@ class _Planner:
         targets: Collection[str],
     ) -> list[Artifact]:
         """Take the artifacts of these names, components and targets."""
-        selected = artifacts.matching(self.artifacts, names=names, components=components, targets=targets)
+        selected = artifacts.select_artifacts(
+            self.artifacts, names=names, components=components, targets=targets
+        )
         self._packaged_folders.update(artifact.path for artifact in selected)
         return selected
 
-    def unused_artifacts(self, targets: Targets) -> tuple[str, ...]:
+    def unused_artifacts(self, targets: TargetsByFamily) -> tuple[str, ...]:
         """List the folders of these targets that nothing was taken of."""
         artifact_targets = {GENERIC, *targets}
         for gpu_targets_of_family in targets.values():
@@ -250,7 +285,7 @@ class _Planner:
         ]
 
     def _plan_payload(self, data: RuntimePackage, selected: Iterable[Artifact]) -> Payload:
-        tree = merged(selected, folded=self._ignores_case)
+        tree = merge_artifacts(selected, ignores_case=self._ignores_case)
         facts: dict[str, elf.ElfFacts] = {}
         for path, entry in tree.items():
             if not entry.link:
@@ -327,7 +362,8 @@ class _Planner:
         return tuple(dict.fromkeys(targets)) or tuple(built_targets)
 
     def _refuse_artifacts_of_families(self) -> None:
-        family_names = {name for name, known in families().items() if name not in known.targets}
+        # A gfx target is a family, too, of itself alone.
+        family_names = {name for name, known_family in families().items() if name not in known_family.targets}
         strays = [artifact.path.name for artifact in self.artifacts if artifact.target in family_names]
         if strays:
             raise ArtifactError(
@@ -335,7 +371,7 @@ class _Planner:
                 hint="Fetch the artifacts of one ROCm build alone; these are of one that was not split.",
             )
 
-    def targets_of(self, runtimes: Iterable[RuntimePlan]) -> Targets:
+    def targets_by_family(self, runtimes: Iterable[RuntimePlan]) -> TargetsByFamily:
         """Return the gfx targets of each package: those of its family that were built, or its own."""
         targets: dict[str, tuple[str, ...]] = {}
         for runtime in runtimes:
@@ -344,10 +380,11 @@ class _Planner:
             elif runtime.family:
                 all_targets = gpu_targets(runtime.family)
                 built_targets = tuple(target for target in all_targets if target in self.info.targets)
+                # The base artifact may name no targets, or those of another family's build.
                 targets[runtime.family] = built_targets or all_targets
         return targets
 
-    def target_sets(self, targets: Targets) -> list[TargetSet]:
+    def target_sets(self, targets: TargetsByFamily) -> list[TargetSet]:
         """Return which artifacts are used together: all of a split build, else those of a family."""
         if self.info.split:
             return [
@@ -383,7 +420,7 @@ class _Planner:
             *data.devel.artifacts,
         )
         selected = self._select(names, data.devel.components, targets)
-        tree = merged(selected, folded=self._ignores_case)
+        tree = merge_artifacts(selected, ignores_case=self._ignores_case)
         files, links = payload.devel_only(tree, [runtime.payload for runtime in runtimes])
         # On Windows a link to a folder needs a right that few users have, and upstream's tree has none.
         if self.request.platform == "linux":
@@ -396,44 +433,48 @@ class _Planner:
 
     # The whole
 
-    def plan_distribution(
-        self, version: str, targets: Targets, runtimes: Sequence[RuntimePlan]
-    ) -> Distribution:
+    def plan_dist_info(
+        self, version: str, built_families: TargetsByFamily, runtimes: Sequence[RuntimePlan]
+    ) -> DistInfo:
         """Gather what all packages know of each other."""
         request = self.request
-        linux_targets = self._offered_targets(request.linux_families)
-        windows_targets = self._offered_targets(request.windows_families)
+        linux_families = self._offered_families(request.linux_families)
+        windows_families = self._offered_families(request.windows_families)
         if request.platform == "linux":
-            linux_targets = {**targets, **linux_targets}
+            linux_families = {**built_families, **linux_families}
         else:
-            windows_targets = {**targets, **windows_targets}
-        all_targets = {**targets, **linux_targets, **windows_targets}
-        return Distribution(
+            windows_families = {**built_families, **windows_families}
+        # Built ones come first, as the first one is the default.
+        all_families = {**built_families, **linux_families, **windows_families}
+        return DistInfo(
             version=version,
             platform=request.platform,
-            families=all_targets,
-            libraries=_distributed_libraries(runtimes, request.platform),
+            families=all_families,
+            libraries=_libraries_of_every_installation(runtimes, request.platform),
             split=self.info.split,
             suffix=request.suffix,
             profiler=any(runtime.kind == "profiler" for runtime in runtimes),
-            linux=tuple(linux_targets),
-            windows=tuple(windows_targets),
-            aliases=_aliases(all_targets) if self.info.split else {},
+            linux_families=tuple(linux_families),
+            windows_families=tuple(windows_families),
+            aliases=_aliases(all_families) if self.info.split else {},
         )
 
-    def _offered_targets(self, names: Iterable[str]) -> Targets:
-        """Return the targets of families that a platform offers, built here or elsewhere."""
-        offered: dict[str, tuple[str, ...]] = {}
+    def _offered_families(self, names: Iterable[str]) -> TargetsByFamily:
+        """Return the families, or targets of a split build, that are offered, built here or elsewhere."""
+        targets_by_family: dict[str, tuple[str, ...]] = {}
         for name in names:
             if self.info.split:
-                offered.update((target, (target,)) for target in gpu_targets(name))
+                targets_by_family.update((target, (target,)) for target in gpu_targets(name))
             else:
-                offered[name] = gpu_targets(name)
-        return offered
+                targets_by_family[name] = gpu_targets(name)
+        return targets_by_family
 
 
-def _distributed_libraries(runtimes: Iterable[RuntimePlan], platform: Platform) -> tuple[str, ...]:
-    """Return the names for `rocm_sdk` of the libraries in core, and in every package of libraries."""
+def _libraries_of_every_installation(runtimes: Iterable[RuntimePlan], platform: Platform) -> tuple[str, ...]:
+    """Return the names for `rocm_sdk` of the libraries in core, and in every package of libraries.
+
+    An installation may have any one of those packages, and a build plans one at least.
+    """
     libraries_of_core: set[str] = set()
     libraries_of_families: list[set[str]] = []
     for runtime in runtimes:
@@ -442,10 +483,11 @@ def _distributed_libraries(runtimes: Iterable[RuntimePlan], platform: Platform) 
             libraries_of_core = names
         elif runtime.kind == "libraries":
             libraries_of_families.append(names)
-    return tuple(sorted(libraries_of_core | set.intersection(*libraries_of_families)))
+    libraries_of_all_families = set.intersection(*libraries_of_families)
+    return tuple(sorted(libraries_of_core | libraries_of_all_families))
 
 
-def _aliases(available_targets: Iterable[str]) -> Targets:
+def _aliases(available_targets: Iterable[str]) -> TargetsByFamily:
     """Return the families that stand for some of the gfx targets that have packages."""
     available = set(available_targets)
     aliases: dict[str, tuple[str, ...]] = {}
@@ -463,7 +505,7 @@ def _merge_trees(trees: Sequence[DevelPlan]) -> tuple[DevelPlan, str]:
         entries += tree.files.values()
         entries += [TreeEntry(path=path, source=Path(link), link=link) for path, link in tree.links.items()]
     try:
-        merged_tree = artifacts.laid(entries)
+        merged_tree = artifacts.merge_entries(entries)
     except ArtifactError as problem:
         return trees[0], problem.message
 
@@ -489,4 +531,4 @@ def _require_disjoint(overlaid: Sequence[RuntimePlan], *, ignores_case: bool) ->
                     "in packages that lie over each other.",
                     hint="A file of one gfx target needs a path of its own: rebuild the artifacts.",
                 )
-    artifacts.require_places(owners, folded=ignores_case)
+    artifacts.require_places(owners, ignores_case=ignores_case)

@@ -49,6 +49,11 @@ def parse(text: str) -> tuple[Kind, str]:
     )
 
 
+def require_valid(text: str) -> None:
+    """Refuse a text that is no ROCm version, as `parse` does."""
+    parse(text)
+
+
 def release_of(text: str) -> str | None:
     """Return the release that a text begins with; None where it begins with none."""
     match = re.match(_BASE, text)
@@ -63,7 +68,7 @@ def _require_date(digits: str, version: str) -> None:
         raise UsageError(message, hint="Dates are YYYYMMDD.") from None
 
 
-def compute(
+def compute_version(
     base: str,
     release_type: str,
     *,
@@ -109,7 +114,7 @@ def compute(
             )
         case _:
             raise UsageError(f"Unknown release type {release_type!r}. {nearest(release_type, RELEASE_TYPES)}")
-    parse(text)
+    require_valid(text)
     return text
 
 
@@ -125,12 +130,12 @@ def choose_version(
     if not artifact_version:
         raise UsageError("The artifacts name no ROCm version.", hint="Set it with --version V.")
     if _RELEASE.fullmatch(artifact_version):
-        return compute(
+        return compute_version(
             artifact_version,
             release_type,
             commit=commit,
             day=day,
             candidate=candidate,
         )
-    parse(artifact_version)
+    require_valid(artifact_version)
     return artifact_version

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rocm_packaging.packages.plan import (
         BuildRequest,
         DevelPlan,
-        Distribution,
+        DistInfo,
         RuntimePlan,
     )
 
@@ -44,7 +44,7 @@ LICENSE = ROOT / "LICENSE"
 class Output:
     """What is the same for all packages, and where and how they are written."""
 
-    distribution: Distribution
+    dist_info: DistInfo
     request: BuildRequest
     packing: Packing
 
@@ -65,18 +65,18 @@ def runtime_wheel(output: Output, plan: RuntimePlan, members: Sequence[Member]) 
     if plan.kind == "device":
         return _device_wheel(output, plan, members)
 
-    distribution = output.distribution
+    dist_info = output.dist_info
     summary = _summary(plan)
     module = layouts.identifier(plan.distribution)
     files = {
         f"{module}/__init__.py": _docstring(f"{summary}."),
-        f"{module}/_dist_info.py": dist_info(distribution, plan.kind, plan.family),
+        f"{module}/_dist_info.py": dist_info_module(dist_info, plan.kind, plan.family),
         f"{plan.folder}/__init__.py": b"",
     }
     programs = _programs(plan)
-    script_paths = scripts(programs, [member.name for member in members], distribution.platform)
+    script_paths = scripts(programs, [member.name for member in members], dist_info.platform)
     if programs:
-        files[f"{module}/_cli.py"] = cli(plan.kind, script_paths, programs, distribution.suffix)
+        files[f"{module}/_cli.py"] = cli(plan.kind, script_paths, programs, dist_info.suffix)
 
     contents = _WheelContents(
         name=plan.distribution,
@@ -110,7 +110,7 @@ def _programs(plan: RuntimePlan) -> Mapping[str, layouts.Program]:
 def _device_wheel(output: Output, plan: RuntimePlan, members: Sequence[Member]) -> WrittenFile:
     """Write ``rocm-sdk-device-gfxN``: its files lie over the libraries, and no file is owned by both."""
     device_links = {
-        "version": output.distribution.version,
+        "version": output.dist_info.version,
         "links": _device_links(plan),
     }
     device_links_text = json.dumps(device_links, indent=1) + "\n"
@@ -140,7 +140,7 @@ def _device_links(plan: RuntimePlan) -> list[dict[str, str]]:
 
 def devel_wheel(output: Output, plan: DevelPlan, members: Sequence[Member]) -> WrittenFile:
     """Write ``rocm-sdk-devel``: its files, and a tar of the links that `rocm_sdk` makes on first use."""
-    root = layouts.payload_folder("devel", suffix=output.distribution.suffix)
+    root = layouts.payload_folder("devel", suffix=output.dist_info.suffix)
     links = {f"{root}/{path}": target for path, target in plan.links.items()}
     archive_of_links = io.BytesIO()
     write_tar(archive_of_links, [], links=links, epoch=output.request.epoch)
@@ -149,7 +149,7 @@ def devel_wheel(output: Output, plan: DevelPlan, members: Sequence[Member]) -> W
         f"{root}/__init__.py": _docstring("ROCm's development tree."),
         "rocm_sdk_devel/__init__.py": _docstring("Holds the links of ROCm's development tree."),
         "rocm_sdk_devel/_devel.tar": archive_of_links.getvalue(),
-        "rocm_sdk_devel/_dist_info.py": dist_info(output.distribution, "devel"),
+        "rocm_sdk_devel/_dist_info.py": dist_info_module(output.dist_info, "devel"),
     }
     contents = _WheelContents(
         name="rocm-sdk-devel",
@@ -162,7 +162,7 @@ def devel_wheel(output: Output, plan: DevelPlan, members: Sequence[Member]) -> W
 
 def rocm_sdist(output: Output) -> WrittenFile:
     """Write the `rocm` sdist, whose requirements are made where it is installed."""
-    version = output.distribution.version
+    version = output.dist_info.version
     fields = [
         ("Name", "rocm"),
         ("Version", version),
@@ -172,11 +172,11 @@ def rocm_sdist(output: Output) -> WrittenFile:
         ("Dynamic", "Provides-Extra"),
         *_license_fields("MIT", [LICENSE.name]),
     ]
-    members = [Member(name=name, source=path) for name, path in runtime_sources()]
+    members = [Member(name=name, source=path) for name, path in rocm_sdist_sources()]
     members.append(
         Member(
             name="src/rocm_sdk/_dist_info.py",
-            source=dist_info(output.distribution, ""),
+            source=dist_info_module(output.dist_info, ""),
         )
     )
     members.append(Member(name=LICENSE.name, source=LICENSE))
@@ -191,7 +191,7 @@ def rocm_sdist(output: Output) -> WrittenFile:
     )
 
 
-def runtime_sources() -> list[tuple[str, Path]]:
+def rocm_sdist_sources() -> list[tuple[str, Path]]:
     """List the files of the `rocm` source distribution, except ``_dist_info.py``: name and path."""
     root = layouts.TEMPLATES / "rocm"
     paths = [path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
@@ -218,27 +218,27 @@ def _license_fields(expression: str, files: Iterable[str]) -> list[tuple[str, st
 
 def _write(output: Output, contents: _WheelContents, members: Sequence[Member]) -> WrittenFile:
     """Write a wheel."""
-    distribution = output.distribution
+    dist_info = output.dist_info
     request = output.request
     fields = [
         ("Name", contents.name),
-        ("Version", distribution.version),
+        ("Version", dist_info.version),
         ("Summary", contents.summary),
         ("Requires-Python", _REQUIRES_PYTHON),
     ]
     if contents.requires is not None:
-        fields.append(("Requires-Dist", f"{contents.requires}=={distribution.version}"))
+        fields.append(("Requires-Dist", f"{contents.requires}=={dist_info.version}"))
     fields += _license_fields(contents.licenses.expression, contents.licenses.files)
 
-    if distribution.platform == "windows":
+    if dist_info.platform == "windows":
         # Windows has no such permission: with it, wheels would differ by the machine that makes them.
         members = [replace(member, executable=False) for member in members]
 
-    platform_tag = request.platform_tag or _PLATFORMS[distribution.platform]
+    platform_tag = request.platform_tag or _PLATFORMS[dist_info.platform]
     license_files = contents.licenses.files.items()
     spec = WheelSpec(
         distribution=contents.name,
-        version=distribution.version,
+        version=dist_info.version,
         tag=f"py3-none-{platform_tag}",
         metadata=metadata_text(fields),
         console_scripts=contents.console_scripts,
@@ -253,25 +253,25 @@ def _write(output: Output, contents: _WheelContents, members: Sequence[Member]) 
     )
 
 
-def dist_info(distribution: Distribution, package: str, family: str = "") -> bytes:
+def dist_info_module(dist_info: DistInfo, package: str, family: str = "") -> bytes:
     """Write ``_dist_info.py`` for one package; every value is a literal."""
-    names = list(distribution.families)
-    targets = {**distribution.aliases, **distribution.families}
+    names = list(dist_info.families)
+    targets = {**dist_info.aliases, **dist_info.families}
     values = {
-        "__version__": distribution.version,
-        "PY_PACKAGE_SUFFIX_NONCE": distribution.suffix,
-        "SPLIT": distribution.split,
+        "__version__": dist_info.version,
+        "PY_PACKAGE_SUFFIX_NONCE": dist_info.suffix,
+        "SPLIT": dist_info.split,
         "DEFAULT_TARGET_FAMILY": names[0],
         "AVAILABLE_TARGET_FAMILIES": names,
-        "LINUX_TARGET_FAMILIES": list(distribution.linux),
-        "WINDOWS_TARGET_FAMILIES": list(distribution.windows),
+        "LINUX_TARGET_FAMILIES": list(dist_info.linux_families),
+        "WINDOWS_TARGET_FAMILIES": list(dist_info.windows_families),
         "FAMILY_TARGETS": {name: list(each) for name, each in targets.items()},
-        "DISTRIBUTED_LIBRARIES": sorted(distribution.libraries),
-        "PROMISED_FILES": {kind: list(paths) for kind, paths in distribution.promised.items()},
+        "DISTRIBUTED_LIBRARIES": sorted(dist_info.libraries),
+        "PROMISED_FILES": {kind: list(paths) for kind, paths in dist_info.promised_files.items()},
         "THIS_TARGET_FAMILY": family or None,
     }
     lines = [f"{name} = {value!r}\n" for name, value in values.items()]
-    arguments = f"split={distribution.split}, profiler={distribution.profiler}"
+    arguments = f"split={dist_info.split}, profiler={dist_info.profiler}"
     lines.append(f"ALL_PACKAGES = packages_of({arguments})\n")
     lines.append(f"THIS_PACKAGE_ENTRY = ALL_PACKAGES.get({package!r})\n")
     return (layouts.DIST_INFO.read_text(encoding="utf-8") + "".join(lines)).encode()

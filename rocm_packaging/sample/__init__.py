@@ -12,7 +12,7 @@ from pathlib import Path
 
 from core import console, process
 from core.errors import MissingInputError
-from core.files import digest_of, file_sizes, locked, replaced, sha256, write_text
+from core.files import digest_of, file_sizes, locked, replacement_folder, sha256, write_text
 from core.run import Platform, this_platform
 from rocm_packaging.sample.data_files import data_files, write_data_files
 from rocm_packaging.sample.facts import (
@@ -62,7 +62,7 @@ def ensure_artifacts(folder: Path, *, split: bool = False, platform: Platform | 
         if _is_current(folder, digest):
             return folder
         console.say(f"Compiling the sample's ROCm artifacts into {folder}.")
-        with replaced(folder) as fresh_folder:
+        with replacement_folder(folder) as fresh_folder:
             _generate(fresh_folder, fresh_folder.parent, compiler, variant)
             stamp = _stamp(fresh_folder, digest)
             write_text(fresh_folder / _DIGEST_FILE, stamp)

@@ -280,9 +280,9 @@ def _print_plan(plan: PackagingPlan, *, json: bool) -> None:
         console.result(listing.plan_json(plan, files))
         return
     rows = listing.table_rows(files)
-    console.table(listing.COLUMNS, rows, title="Files, each of which --json tells of")
-    for name in plan.unused:
-        console.say(f"In no package: {name}")
+    console.table(listing.COLUMNS, rows, title="Files (--json lists each)")
+    for artifact_name in plan.unused_artifacts:
+        console.say(f"In no package: {artifact_name}")
 
 
 def _build(request: BuildRequest) -> stage.StageResult:
@@ -291,14 +291,14 @@ def _build(request: BuildRequest) -> stage.StageResult:
     plan = packages.plan
     paths = tuple(file.path for file in packages.files)
     details: dict[str, object] = {
-        "version": plan.distribution.version,
+        "version": plan.dist_info.version,
         "artifact_dir": str(request.artifact_dir),
     }
     commit = build_info(scan(request.artifact_dir)).commit
     if commit:
         details["commit"] = commit
     details["families"] = list(plan.built_families)
-    details["unused"] = list(plan.unused)
+    details["unused"] = list(plan.unused_artifacts)
     if plan.lacking:
         details["lacking"] = list(plan.lacking)
     details[CONTENTS] = {path.name: folder_sizes(path) for path in paths if path.suffix == ".whl"}
@@ -313,7 +313,7 @@ def _find_artifacts(arguments: argparse.Namespace, common: Common, layout: Layou
     version: str = arguments.version
     directory: Path | None = arguments.artifact_dir
     if directory is not None:
-        gpu_family = common.gpu_family or _family_of(directory)
+        gpu_family = common.gpu_family or _choose_family(directory)
         return _ArtifactSource(directory=directory, family=gpu_family, version=version)
     if not brings_sample_rocm(common.torch_ref):
         return _find_fetched_artifacts(common, version)
@@ -343,11 +343,11 @@ def _find_fetched_artifacts(common: Common, version: str) -> _ArtifactSource:
     return _ArtifactSource(directory=folder, family=family_name, version=version)
 
 
-def _family_of(directory: Path) -> str:
+def _choose_family(artifact_dir: Path) -> str:
     """Choose the only family that the artifacts are for, else this machine's."""
-    names = families_of(scan(directory))
+    names = families_of(scan(artifact_dir))
     if len(names) == 1:
-        console.say(f"GPU family: {names[0]} (the only one of {directory})")
+        console.say(f"GPU family: {names[0]} (the only one of {artifact_dir})")
         return names[0]
     try:
         return default_family(detect())

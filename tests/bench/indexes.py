@@ -58,7 +58,7 @@ def publish_wheels(store: DirectoryStore, names: Sequence[str], stage: str) -> N
         "files": [publish_wheel(store, name) for name in names],
     }
     record = store.root / OUTPUTS.record_key(GROUP, stage)
-    files.made(record.parent)
+    files.ensure_folder(record.parent)
     record.write_text(json.dumps(document, indent=2), encoding="utf-8")
 
 
@@ -70,7 +70,7 @@ def publish_wheel(store: DirectoryStore, name: str) -> dict[str, object]:
     metadata = f"Metadata-Version: 2.1\nName: {project}\nRequires-Python: >=3.10\n".encode()
 
     wheel = store.root / key
-    files.made(wheel.parent)
+    files.ensure_folder(wheel.parent)
     wheel.write_bytes(content)
     wheel.with_name(f"{name}.metadata").write_bytes(metadata)
 

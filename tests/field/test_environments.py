@@ -103,7 +103,7 @@ def test_names_the_settings_of_pip_that_it_does_not_use(
     completed = process.Completed(returncode=0, stdout=listing, stderr="")
     monkeypatch.setattr(process, "capture", lambda *_words, **_options: completed)
 
-    installer.configured.__wrapped__()
+    installer.configured_sources.__wrapped__()
 
     assert setting in capsys.readouterr().err
 

@@ -124,7 +124,7 @@ def public(tmp_path: Path, setuptools_wheel: Path, monkeypatch: pytest.MonkeyPat
         index = f"{url}/{run.python_index_prefix('public')}/"
         for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
             monkeypatch.setenv(name, index)
-        monkeypatch.setenv("PIP_FIND_LINKS", str(files.made(tmp_path / "nothing")))
+        monkeypatch.setenv("PIP_FIND_LINKS", str(files.ensure_folder(tmp_path / "nothing")))
         monkeypatch.setenv("PIP_CACHE_DIR", str(tmp_path / "pip-cache"))
         monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
         monkeypatch.delenv("PIP_NO_INDEX", raising=False)
@@ -139,7 +139,7 @@ def public(tmp_path: Path, setuptools_wheel: Path, monkeypatch: pytest.MonkeyPat
 
 def forget_configuration() -> None:
     """Let the installers' settings and the mirror's data be read again."""
-    installer.configured.cache_clear()
+    installer.configured_sources.cache_clear()
     dependencies.mirror.cache_clear()
 
 

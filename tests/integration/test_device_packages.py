@@ -129,7 +129,7 @@ def install(
     )
     source = SourceOptions(find_links=(str(dist),), version=TORCH_VERSION)
     packages = find_tested_packages(context, python, source, RocmOptions())
-    tools = installer.Install(requirements=("setuptools",))
+    tools = installer.InstallerCall(requirements=("setuptools",))
 
     with (
         installation.planned_calls(context, python, packages, [tools]) as calls,

@@ -19,7 +19,7 @@ import pytest
 
 from core import process
 from core.cli.options import ROOT
-from core.env.installer import configured
+from core.env.installer import configured_sources
 from rocm_packaging.packages.build import BuildRequest, build
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION
 from tests.kit.servers import served
@@ -99,7 +99,7 @@ def make_base(folder: Path, env: dict[str, str]) -> str:
     process.run(["debootstrap", "--variant=minbase", "--include=python3-minimal", suite, root])
     (root / "opt" / "rocm-6.4.0").mkdir()
     (root / "opt" / "rocm").symlink_to("rocm-6.4.0")
-    if cert := configured().cert:
+    if cert := configured_sources().cert:
         shutil.copyfile(cert, root / "etc" / "own.crt")
         (root / "etc" / "pip.conf").write_text("[global]\ncert = /etc/own.crt\n", encoding="utf-8")
     archive = folder / "base.tar"

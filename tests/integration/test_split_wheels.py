@@ -197,7 +197,7 @@ def test_sets_search_paths_as_it_splits(fat: Path, library: Path, tmp_path: Path
 
 def test_one_write_makes_the_same_wheels_as_two(library: Path, tmp_path: Path) -> None:
     built_library = Path(shutil.copy(library, tmp_path))
-    rpath.rewrite(built_library, ("/of/the/build/machine",))
+    rpath.set_search_path(built_library, ("/of/the/build/machine",))
     fat_wheel = write_fat_wheel(tmp_path, built_library)
     folders = rocm_folders("split", "")
 

@@ -169,7 +169,7 @@ class Workshop:
 @pytest.fixture
 def workshop(sample_run: SampleRun, tmp_path: Path) -> Iterator[Workshop]:
     with sample.lend_workshop(sample_run) as path:
-        yield Workshop(clone=Clone(path=path), temporary=files.made(tmp_path / "temporary"))
+        yield Workshop(clone=Clone(path=path), temporary=files.ensure_folder(tmp_path / "temporary"))
 
 
 def hold_stops(workshop: Workshop, stops: Sequence[Stop]) -> None:

@@ -24,7 +24,7 @@ def test_an_environment_is_kept_by_its_digest_and_emptied_for_another(
     stray_file = target.purelib / "stray.py"
 
     for name, is_kept in (("numpy", False), ("numpy", True), ("jinja2", False)):
-        calls = [installer.Install(requirements=(name,), sources=sources)]
+        calls = [installer.InstallerCall(requirements=(name,), sources=sources)]
         digest = installer.digest_of_calls(target, calls)
         with installer.prepared(target, calls, digest=digest, cache_dir=tmp_path / "cache"):
             assert [*installed(target.executable)] == [name]
@@ -36,7 +36,7 @@ def test_an_environment_is_kept_by_its_digest_and_emptied_for_another(
 def test_reports_a_dependency_that_is_missing(tmp_path: Path, target: Interpreter) -> None:
     write_wheel(tmp_path / "dist", version="2.10.0", requires=["rocm"])
     sources = installer.Sources(find_links=(str(tmp_path / "dist"),), no_index=True)
-    call = installer.Install(requirements=("torch",), sources=sources, dependencies=False)
+    call = installer.InstallerCall(requirements=("torch",), sources=sources, dependencies=False)
 
     installer.install(target, call, cache_dir=tmp_path / "cache")
 

@@ -95,9 +95,9 @@ def public(tmp_path: Path, setuptools_wheel: Path, monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv(name, str(folder))
     for name in ("PIP_CACHE_DIR", "UV_CACHE_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
-    installer.configured.cache_clear()
+    installer.configured_sources.cache_clear()
     yield folder
-    installer.configured.cache_clear()
+    installer.configured_sources.cache_clear()
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def read_environment(tmp_path: Path) -> Interpreter:
     return interpreter.__wrapped__(tmp_path / "env" / "bin" / "python")
 
 
-def installation_of_ours(tmp_path: Path, folder: Path, *names: str) -> installer.Install:
+def installation_of_ours(tmp_path: Path, folder: Path, *names: str) -> installer.InstallerCall:
     """Return the call that installs some of our packages, by their digests."""
     source = linked_source(str(folder))
     pinned_files = [with_digest(file) for file in source.listed if file.distribution in names]
@@ -166,7 +166,7 @@ def test_no_call_for_others_brings_a_stranger_into_a_builds_environment(
     helper_is_first: bool,
 ) -> None:
     write_helper(public, entrance)
-    others = installer.Install(requirements=("helper",))
+    others = installer.InstallerCall(requirements=("helper",))
     core = installation_of_ours(tmp_path, our_folder, "rocm-sdk-core")
     calls = [others, core] if helper_is_first else [core, others]
 
@@ -360,7 +360,7 @@ def test_a_builds_sdist_is_built_by_the_locked_setuptools(
     lock = tmp_path / "lock.txt"
     version = parse_wheel_name(setuptools_wheel.name).version
     lock.write_text(f"setuptools=={version} --hash=sha256:{files.sha256(setuptools_wheel)}\n")
-    tools = installer.Install(files=(lock,), hashed=True)
+    tools = installer.InstallerCall(files=(lock,), hashed=True)
     calls = [tools, installation_of_ours(tmp_path, our_folder, "rocm")]
 
     with installer.prepared(target, calls, digest="1"):
@@ -379,7 +379,7 @@ def test_notices_what_others_alter_of_ours(
         "overlay-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     write_members(public / "overlay-1.0-py3-none-any.whl", add_record(members))
-    overlay = installer.Install(requirements=("overlay",))
+    overlay = installer.InstallerCall(requirements=("overlay",))
 
     refusal = pytest.raises(CheckError, match=r"rocm_sdk_core\.py")
     with refusal, installer.prepared(target, [core, overlay], digest="1"):

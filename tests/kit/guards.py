@@ -66,7 +66,7 @@ def guard_unit_test(patch: pytest.MonkeyPatch, *, may_start_processes: bool) -> 
 
     # A person's own indexes, and the bucket behind out/, which is on another machine.
     for module in (install, candidates, package_source, pages, resolution):
-        patch.setattr(module, "configured", Sources)
+        patch.setattr(module, "configured_sources", Sources)
     patch.setattr(overlay, "is_reachable", lambda endpoint: endpoint is None)
 
     if not may_start_processes:

@@ -7,7 +7,7 @@ import pytest
 
 from ci.verbs import index
 from core.archive import Member
-from core.files import made
+from core.files import ensure_folder
 from core.run import RunOutputs, records
 from core.run.records import Record
 from core.stores import Store
@@ -44,7 +44,7 @@ def write_sdist_of_files(
     """Write an sdist whose requirements are known where it is built."""
     members = [Member(name=path, source=text.encode()) for path, text in files.items()]
     metadata = f"Metadata-Version: {metadata_version}\nName: {name}\nVersion: {version}\n"
-    return write_sdist(made(folder), name, version, members, metadata=metadata).path
+    return write_sdist(ensure_folder(folder), name, version, members, metadata=metadata).path
 
 
 def write_rocm_sdist(folder: Path, version: str, setup: str) -> Path:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rocm_packaging.packages import wheels
-from rocm_packaging.packages.plan import Distribution
+from rocm_packaging.packages.plan import DistInfo
 
 VERSION = "1.0.0"
 
@@ -22,15 +22,15 @@ def install_runtime(
 
     `families` are GPU families with their targets, `libraries` the names that `find_libraries` knows.
     """
-    distribution = Distribution(
+    dist_info = DistInfo(
         version=VERSION,
         platform="linux",
         families=families,
         libraries=tuple(libraries),
         split=is_split,
     )
-    sources = {name: path.read_bytes() for name, path in wheels.runtime_sources()}
-    sources["src/rocm_sdk/_dist_info.py"] = wheels.dist_info(distribution, "")
+    sources = {name: path.read_bytes() for name, path in wheels.rocm_sdist_sources()}
+    sources["src/rocm_sdk/_dist_info.py"] = wheels.dist_info_module(dist_info, "")
     for name, source in sources.items():
         if name.startswith("src/"):
             target = site / name.removeprefix("src/")

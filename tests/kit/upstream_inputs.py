@@ -25,7 +25,7 @@ TORCH = "torch-2.13.0+cpu-cp311"
 def torch_wheels() -> list[Path]:
     """Return the wheels of torch in the folders that pip is configured to look into."""
     wheels: list[Path] = []
-    for link in installer.configured().find_links:
+    for link in installer.configured_sources().find_links:
         if Path(link).is_dir():
             wheels += sorted(Path(link).glob(f"{TORCH}*"))
     return wheels

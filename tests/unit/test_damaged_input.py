@@ -39,7 +39,7 @@ from pytorch_build.refs.torch_refs import UserFile
 from pytorch_build.split.library import SplitError
 from pytorch_build.split.take_apart import open_library
 from pytorch_build.test import skip_rules
-from rocm_packaging.artifacts import parse_stages
+from rocm_packaging.artifacts import parse_stage_folders
 from rocm_packaging.packages import kpack
 from tests.kit import binaries, locks, plans, promotion_facts, tar_members, wheels
 from tests.kit.damaged_input import corpus_of, damaged
@@ -183,7 +183,7 @@ def read_elf(content: bytes, folder: Path) -> None:
 def read_search_path(content: bytes, folder: Path) -> None:
     path = write_file(folder, "lib.so", content)
     if elf.read(path) is not None:
-        rpath.extended(path, "$ORIGIN/../a:$ORIGIN/../b")
+        rpath.edit_by_extending(path, "$ORIGIN/../a:$ORIGIN/../b")
 
 
 def fat_elf() -> bytes:
@@ -431,7 +431,7 @@ READERS: Mapping[str, Reader] = {
     "skip rules": Reader(seeds=[RULES.encode()], read=read_rules, filename="rules.toml"),
     "torch refs": Reader(seeds=[REFS.encode()], read=read_refs, filename="refs.toml"),
     "artifact manifest": text_reader(
-        lambda text: parse_stages(text, "manifest.txt"),
+        lambda text: parse_stage_folders(text, "manifest.txt"),
         "a/stage\nb/stage\n",
         filename="manifest.txt",
     ),

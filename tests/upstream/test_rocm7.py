@@ -66,7 +66,7 @@ class Packages:
     @property
     def version(self) -> str:
         """ROCm's version."""
-        return self.output.plan.distribution.version
+        return self.output.plan.dist_info.version
 
     @property
     def requirement(self) -> str:
@@ -175,7 +175,7 @@ def test_artifacts_become_the_packages_of_their_layout(
 
     shared_packages = {"rocm", "rocm_sdk_core", "rocm_sdk_devel", "rocm_profiler"}
     assert set(distributions_of(packages.files)) == shared_packages | library_packages(layout, tuple(targets))
-    assert packages.output.plan.unused == ()
+    assert packages.output.plan.unused_artifacts == ()
 
     assert errors_among(check_wheels(packages.wheels)) == []
     for wheel in packages.wheels:

@@ -33,7 +33,7 @@ def compare_rocm_versions(therock: TheRock) -> Comparison:
 
     downstream: dict[str, str] = {}
     for release_type, candidate in CANDIDATES.items():
-        downstream[release_type] = versions.compute(
+        downstream[release_type] = versions.compute_version(
             BASE, release_type, commit=COMMIT, day=DAY, candidate=candidate
         )
     return Comparison(upstream=upstream, downstream=downstream)

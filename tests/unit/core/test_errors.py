@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import FatalError, MachineError, UsageError, fatal, nearest, remedy_on_windows
+from core.errors import FatalError, MachineError, UsageError, as_fatal_error, nearest, remedy_on_windows
 
 WORDS = st.text(min_size=1, max_size=8)
 
@@ -34,7 +34,7 @@ def test_shows_an_error_without_a_hint_as_its_message() -> None:
     ids=["full disk", "rights", "read-only", "long name"],
 )
 def test_advises_what_helps_against_a_refusal_of_the_machine(number: int, advice: str) -> None:
-    problem = fatal(OSError(number, os.strerror(number), "a.whl"))
+    problem = as_fatal_error(OSError(number, os.strerror(number), "a.whl"))
 
     assert isinstance(problem, MachineError)
     assert "a.whl" in problem.message
@@ -43,7 +43,7 @@ def test_advises_what_helps_against_a_refusal_of_the_machine(number: int, advice
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EINVAL], ids=["damaged disk", "argument"])
 def test_advises_nothing_where_nothing_is_known(number: int) -> None:
-    problem = fatal(OSError(number, os.strerror(number), "a.whl"))
+    problem = as_fatal_error(OSError(number, os.strerror(number), "a.whl"))
 
     assert os.strerror(number) in problem.message
     assert problem.hint == "--debug shows where it was met."

@@ -30,7 +30,7 @@ def fail_for_space(*_arguments: Any, **_options: Any) -> NoReturn:
 def test_a_file_appears_only_when_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "b.txt"
 
-    with files.atomic(path) as stream:
+    with files.atomic_file(path) as stream:
         stream.write(b"first half")
         assert not path.exists()
         stream.write(b" and second")
@@ -44,7 +44,7 @@ def test_an_interrupted_write_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     path.write_text("before")
 
     def write_half() -> NoReturn:
-        with files.atomic(path) as stream:
+        with files.atomic_file(path) as stream:
             stream.write(b"half")
             raise KeyboardInterrupt
 
@@ -56,7 +56,7 @@ def test_an_interrupted_write_leaves_the_file_as_it_was(tmp_path: Path) -> None:
 
 
 def test_names_the_file_that_a_full_disk_did_not_take(tmp_path: Path) -> None:
-    with pytest.raises(MachineError) as raised, files.atomic(tmp_path / "b.txt"):
+    with pytest.raises(MachineError) as raised, files.atomic_file(tmp_path / "b.txt"):
         fail_for_space()
 
     assert "b.txt" in raised.value.message

@@ -67,7 +67,7 @@ def test_an_interruption_stops_threads_at_their_next_piece_of_work(
         started.set()
         assert stopping.wait(PATIENCE)
         with pytest.raises(errors.InterruptedStageError):
-            errors.require_going()
+            errors.require_not_stopped()
         stopped.set()
 
     # Ctrl-C reaches the thread that waits for the others.

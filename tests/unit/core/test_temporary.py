@@ -85,8 +85,8 @@ def test_a_program_leaves_the_folders_of_a_running_one(tmp_path: Path) -> None:
 
 
 def test_a_journal_never_leads_to_another_folder(tmp_path: Path) -> None:
-    journals = files.made(tmp_path / temporary.JOURNALS)
-    mine = files.made(tmp_path / "mine.part")
+    journals = files.ensure_folder(tmp_path / temporary.JOURNALS)
+    mine = files.ensure_folder(tmp_path / "mine.part")
     (journals / "1.txt").write_text(f"{mine}\n{tmp_path}\n/\n")
     (journals / "1.lock").touch()
 

@@ -182,7 +182,7 @@ def test_extracts_files_of_every_stage(tmp_path: Path, name: ArchiveName) -> Non
     assert artifact.name == "blas_lib_generic"
     assert (artifact / "a/stage/lib/x.so.1").read_bytes() == b"lib" * 1000
     assert (artifact / "b/stage/empty").read_bytes() == b""
-    assert [artifact.stages for artifact in scan(tmp_path / "out")] == [("a/stage", "b/stage")]
+    assert [artifact.stage_folders for artifact in scan(tmp_path / "out")] == [("a/stage", "b/stage")]
 
 
 @pytest.mark.usefixtures("needs_links")

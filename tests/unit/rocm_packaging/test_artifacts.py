@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import ArtifactError, MissingInputError
-from rocm_packaging.artifacts import build_info, families_of, merged, scan
+from rocm_packaging.artifacts import build_info, families_of, merge_artifacts, scan
 from tests.kit.artifacts import (
     BASE_FACTS,
     MANIFEST,
@@ -50,7 +50,7 @@ def test_reads_the_stages_of_a_manifest(tmp_path: Path) -> None:
 
     (artifact,) = scan(tmp_path)
 
-    assert artifact.stages == ("core/clr/stage", "core/x/stage")
+    assert artifact.stage_folders == ("core/clr/stage", "core/x/stage")
 
 
 @pytest.mark.parametrize("folder", ["empty", "absent"])
@@ -105,7 +105,7 @@ def test_merges_stages_without_their_folders(tmp_path: Path) -> None:
     (program / "unlisted").mkdir()
     (program / "unlisted" / "file").touch()
 
-    tree = merged(scan(tmp_path))
+    tree = merge_artifacts(scan(tmp_path))
 
     assert sorted(tree) == ["bin/tool", "lib/x.so", "lib/x.so.1"]
     assert [path for path, entry in tree.items() if entry.executable] == ["bin/tool"]
@@ -116,7 +116,7 @@ def test_merges_an_artifact_whose_listed_stage_is_absent(tmp_path: Path) -> None
     folder = write_artifact(tmp_path, "a_lib_generic", {"lib/x": "x"})
     (folder / MANIFEST).write_text(f"{STAGE}\nabsent/stage\n", encoding="utf-8")
 
-    assert list(merged(scan(tmp_path))) == ["lib/x"]
+    assert list(merge_artifacts(scan(tmp_path))) == ["lib/x"]
 
 
 @pytest.mark.parametrize("content", ["diff", "longer than that"])
@@ -125,7 +125,7 @@ def test_refuses_different_files_in_one_place(tmp_path: Path, content: str) -> N
     write_artifact(tmp_path, "b_lib_generic", {"lib/x": content})
 
     with pytest.raises(ArtifactError, match="lib/x"):
-        merged(scan(tmp_path))
+        merge_artifacts(scan(tmp_path))
 
 
 def write_opposing_artifacts(root: Path, stage: str) -> Path:
@@ -139,7 +139,7 @@ def write_opposing_artifacts(root: Path, stage: str) -> Path:
 def require_refusal(root: Path, kind: str) -> None:
     """Require that merging the artifacts names what lies in the place of the folder, and where."""
     with pytest.raises(ArtifactError) as raised:
-        merged(scan(root))
+        merge_artifacts(scan(root))
 
     for subject in (f"lib/tool is a {kind}", "b_run_generic", "c_run_generic"):
         assert subject in raised.value.message
@@ -171,9 +171,9 @@ def test_refuses_two_spellings_of_a_name_for_windows_alone(
     write_artifact(tmp_path, "b_lib_generic", {path: "x"})
     artifacts = scan(tmp_path)
 
-    assert len(merged(artifacts)) == 2
+    assert len(merge_artifacts(artifacts)) == 2
     with pytest.raises(ArtifactError) as raised:
-        merged(artifacts, folded=True)
+        merge_artifacts(artifacts, ignores_case=True)
 
     for subject in (*spellings, "a_lib_generic", "b_lib_generic"):
         assert subject in raised.value.message
@@ -186,7 +186,7 @@ def test_refuses_a_link_out_of_the_tree(tmp_path: Path, target: str) -> None:
     (folder / STAGE / "link").symlink_to(target)
 
     with pytest.raises(ArtifactError) as raised:
-        merged(scan(tmp_path))
+        merge_artifacts(scan(tmp_path))
 
     assert target in raised.value.message
 

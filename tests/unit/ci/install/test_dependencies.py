@@ -119,7 +119,7 @@ def answer_questions(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Reso
             questions.append(question)
             return answer(question)
 
-        monkeypatch.setattr(dependencies, "configured", lambda: Sources(index_url="https://mine"))
+        monkeypatch.setattr(dependencies, "configured_sources", lambda: Sources(index_url="https://mine"))
         monkeypatch.setattr(dependencies, "resolve", resolve)
         return questions
 
@@ -192,7 +192,7 @@ def test_pip_is_called_for_each_file_once_and_never_for_a_distribution_twice(
 
 def test_pip_downloads_by_digest_for_any_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = answer_processes(monkeypatch, lambda _: Answer())
-    monkeypatch.setattr(dependencies, "configured", lambda: Sources(index_url="https://mine"))
+    monkeypatch.setattr(dependencies, "configured_sources", lambda: Sources(index_url="https://mine"))
 
     dependencies.download(MIRROR, LINUX_312, [mirrored_file("numpy", "1")], tmp_path)
 

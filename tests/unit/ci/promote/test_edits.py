@@ -24,8 +24,8 @@ from ci.promote.version_change import RocmChange
 from core.errors import WheelError
 from core.families import families
 from pytorch_build.split.layout import host_metadata
-from rocm_packaging.packages.plan import Distribution
-from rocm_packaging.packages.wheels import dist_info as rendered_dist_info
+from rocm_packaging.packages.plan import DistInfo
+from rocm_packaging.packages.wheels import dist_info_module as rendered_dist_info
 from tests.kit import runs
 
 CHANGE = RocmChange(old="7.10.0rc2", new="7.10.0")
@@ -360,25 +360,25 @@ def test_keeps_targets_in_the_lists_that_therock_writes(tmp_path: Path) -> None:
 def test_writes_the_module_that_a_build_for_fewer_targets_writes() -> None:
     targets = ("gfx1100", "gfx90a", "gfx1200")
     isa_files = [f"lib/oclc_isa_version_{number}.bc" for number in ("1100", "1200", "90a")]
-    distribution = Distribution(
+    dist_info = DistInfo(
         version="7.10.0",
         platform="linux",
         families={target: (target,) for target in targets},
         libraries=("amdhip64",),
         split=True,
         aliases={"gfx110X-all": ("gfx1100",), "gfx90a-dcgpu": ("gfx90a",)},
-        promised={"core": ("bin/hipcc", *isa_files)},
+        promised_files={"core": ("bin/hipcc", *isa_files)},
     )
-    smaller_distribution = replace(
-        distribution,
+    smaller_dist_info = replace(
+        dist_info,
         families={target: (target,) for target in ("gfx90a", "gfx1200")},
         aliases={"gfx90a-dcgpu": ("gfx90a",)},
-        promised={"core": ("bin/hipcc", *isa_files[1:])},
+        promised_files={"core": ("bin/hipcc", *isa_files[1:])},
     )
 
-    edited = edit_dist_info(rendered_dist_info(distribution, "core"), keep_targets("gfx90a", "gfx1200"))
+    edited = edit_dist_info(rendered_dist_info(dist_info, "core"), keep_targets("gfx90a", "gfx1200"))
 
-    assert edited == rendered_dist_info(smaller_distribution, "core")
+    assert edited == rendered_dist_info(smaller_dist_info, "core")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ci.promote import documents
-from core.data import merged
+from core.data import merge_tables
 from core.errors import DataError, FatalError, ServiceError, UsageError
 from core.run import key_name, records
 from core.stores import Store
@@ -513,7 +513,7 @@ def change_test_record(
     """Change fields of the record of a smoke test; return its key."""
     store, key = document_named(desk, "test_smoke")
     document = json.loads(store.read(key))
-    store.put_bytes(key, json.dumps(merged(document, changes)).encode())
+    store.put_bytes(key, json.dumps(merge_tables(document, changes)).encode())
     return key
 
 

@@ -66,7 +66,7 @@ def public_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PublicIndex
         monkeypatch.setattr(dependencies, "download", download)
         return downloaded
 
-    monkeypatch.setattr(dependencies, "configured", lambda: None)
+    monkeypatch.setattr(dependencies, "configured_sources", lambda: None)
     monkeypatch.setattr(mirror_deps, "mirror", lambda: MIRROR)
     return give
 

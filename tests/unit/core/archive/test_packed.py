@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.archive import DeferredFile, EditedFile, Member, packed
-from core.archive.packed import PackedData, Packing, SizedMember, Workers
+from core.archive.packed import PackedData, Packing, Workers
 from core.archive.zip_writer import HashingStream, ZipWriter
 from core.errors import BuildError, MissingInputError
 
@@ -84,10 +84,10 @@ def test_a_made_file_is_packed_and_deleted(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make members of kilobytes large ones, with runs of a few pieces."""
+    """Make members of kilobytes large ones, with segments of a few pieces."""
     monkeypatch.setattr(packed, "PIECE", PIECE)
     monkeypatch.setattr(packed, "LARGE", 2 * PIECE)
-    monkeypatch.setattr(packed, "RUN", 5 * PIECE)
+    monkeypatch.setattr(packed, "LARGEST_SEGMENT", 5 * PIECE)
 
 
 @pytest.mark.parametrize("tail", [b"", b"tail" * 700], ids=["no tail", "tail"])
@@ -128,7 +128,7 @@ LARGE_MEMBERS = {
     "noise": noise(15 * PIECE),
     "words": repeated_words(60_000),
     "both": bytes(8 * PIECE) + noise(15 * PIECE) + b"kernel " * 32_000 + noise(15 * PIECE),
-    "a little noise in a long run": bytes(15 * PIECE) + noise(PIECE) + bytes(8 * PIECE),
+    "a little noise in a long segment": bytes(15 * PIECE) + noise(PIECE) + bytes(8 * PIECE),
 }
 
 
@@ -180,7 +180,7 @@ def test_packs_a_large_member_alike_on_any_number_of_cores(tmp_path: Path, name:
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_noise_lies_as_it_is_between_runs_that_shrink() -> None:
+def test_noise_lies_as_it_is_between_segments_that_shrink() -> None:
     dense = noise(10 * PIECE)
     source = bytes(8 * PIECE) + dense + b"text " * 72_000
 
@@ -192,26 +192,26 @@ def test_noise_lies_as_it_is_between_runs_that_shrink() -> None:
 
 
 @given(st.lists(st.booleans(), min_size=2, max_size=10), st.integers(1, PIECE))
-def test_packs_any_sequence_of_noise_and_runs(kinds: list[bool], last_size: int) -> None:
+def test_packs_any_sequence_of_noise_and_zeros(kinds: list[bool], last_size: int) -> None:
     pieces = [noise(PIECE, seed) if is_dense else bytes(PIECE) for seed, is_dense in enumerate(kinds)]
     source = b"".join([*pieces[:-1], pieces[-1][:last_size]])
-    run_sizes: list[int] = []
-    deflate_run = packed.deflate_run
+    segment_sizes: list[int] = []
+    deflate_segment = packed.deflate_segment
 
-    def deflate_and_note(data: memoryview | bytes, level: int, *, last: bool) -> bytes:
-        run_sizes.append(len(data))
-        return deflate_run(data, level, last=last)
+    def deflate_and_note(data: memoryview | bytes, level: int, *, is_last: bool) -> bytes:
+        segment_sizes.append(len(data))
+        return deflate_segment(data, level, is_last=is_last)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packed, "PIECE", PIECE)
         patch.setattr(packed, "LARGE", 1)
-        patch.setattr(packed, "RUN", 3 * PIECE)
-        patch.setattr(packed, "deflate_run", deflate_and_note)
+        patch.setattr(packed, "LARGEST_SEGMENT", 3 * PIECE)
+        patch.setattr(packed, "deflate_segment", deflate_and_note)
         content = pack([Member(name="a", source=source)])
 
     assert read_archive(content) == {"a": source}
-    # No run takes more memory than a piece of work may.
-    assert max(run_sizes, default=0) <= 3 * PIECE
+    # No segment takes more memory than a piece of work may.
+    assert max(segment_sizes, default=0) <= 3 * PIECE
 
 
 def test_deflates_no_member_again_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,11 +222,11 @@ def test_deflates_no_member_again_that_is_known(monkeypatch: pytest.MonkeyPatch)
     content = pack(members)
     known: dict[bytes, PackedData] = {}
     with Workers(jobs=1) as workers:
-        sized = [SizedMember(member, member.size) for member in members]
-        for member in packed.packed_in_order(sized, workers, Packing()):
+        ordered_members = packed.longest_first(members)
+        for member in packed.packed_in_order(ordered_members, workers, Packing()):
             known[member.sha256] = member.data
 
-    monkeypatch.setattr(packed, "deflate_run", None)  # whoever calls it fails
+    monkeypatch.setattr(packed, "deflate_segment", None)  # whoever calls it fails
 
     assert write_archive(members, Packing(known=known)) == content
 
@@ -247,18 +247,18 @@ def sized_members(monkeypatch: pytest.MonkeyPatch) -> list[Member]:
 def test_packs_large_members_first(sized_members: list[Member]) -> None:
     order = packed.longest_first(sized_members)
 
-    assert [member.name for _index, (member, _size) in order] == ["d", "b", "e", "a", "c"]
+    assert [sized.member.name for sized in order] == ["d", "b", "e", "a", "c"]
 
 
 def test_lists_members_in_their_order_wherever_they_lie(sized_members: list[Member]) -> None:
     raw = io.BytesIO()
     writer = ZipWriter(HashingStream(raw))
 
-    written_rows = writer.add(sized_members)
-    written_rows += writer.add([Member(name="f", source=b"6")])
+    written_members = writer.add(sized_members)
+    written_members += writer.add([Member(name="f", source=b"6")])
     writer.finish()
 
-    assert [(name, size) for name, _digest, size in written_rows] == [*SIZES.items(), ("f", 1)]
+    assert [(member.name, member.size) for member in written_members] == [*SIZES.items(), ("f", 1)]
     assert list(read_archive(raw.getvalue())) == ["a", "b", "c", "d", "e", "f"]
     with zipfile.ZipFile(raw) as archive:
         by_place = sorted(archive.infolist(), key=lambda info: info.header_offset)
@@ -388,7 +388,7 @@ def test_members_that_are_packed_together_give_all_memory_back_where_one_is_gone
 
     with Workers(jobs=1, memory=5000) as workers:
         with pytest.raises(MissingInputError, match="20 "):
-            list(packed.packed_in_order([sized for _index, sized in order], workers, Packing()))
+            list(packed.packed_in_order(order, workers, Packing()))
 
         assert workers.take(5000, wait=False)
 
@@ -405,11 +405,11 @@ def inflate(content: bytes) -> bytes:
     return inflated
 
 
-def test_a_run_with_something_behind_it_is_hardly_larger() -> None:
+def test_a_segment_with_something_behind_it_is_hardly_larger() -> None:
     content = repeated_words(30_000)
 
-    closed = packed.deflate_run(content, 5, last=True)
-    opened = packed.deflate_run(content, 5, last=False)
+    closed = packed.deflate_segment(content, 5, is_last=True)
+    opened = packed.deflate_segment(content, 5, is_last=False)
 
     assert len(opened) <= 1.05 * len(closed)
 
@@ -425,8 +425,8 @@ def test_a_run_with_something_behind_it_is_hardly_larger() -> None:
     ),
     st.integers(1, 12),
 )
-def test_joins_runs_of_any_data(runs: list[bytes], level: int) -> None:
-    stream = b"".join(packed.deflate_run(run, level, last=False) for run in runs[:-1])
-    stream += packed.deflate_run(runs[-1], level, last=True)
+def test_joins_segments_of_any_data(segments: list[bytes], level: int) -> None:
+    stream = b"".join(packed.deflate_segment(data, level, is_last=False) for data in segments[:-1])
+    stream += packed.deflate_segment(segments[-1], level, is_last=True)
 
-    assert inflate(stream) == b"".join(runs)
+    assert inflate(stream) == b"".join(segments)

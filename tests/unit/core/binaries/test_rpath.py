@@ -39,15 +39,15 @@ int x(void) { fflush(stdout); return zeros[17] + 7; }
 def test_drops_folders_of_one_machine() -> None:
     entries = ("$ORIGIN/", "/opt/rocm/lib", "${ORIGIN}/../lib", "", "lib", "$ORIGINAL/lib")
 
-    assert rpath.relative(entries) == (ORIGIN, "${ORIGIN}/../lib")
+    assert rpath.relative_entries(entries) == (ORIGIN, "${ORIGIN}/../lib")
 
 
 @given(folder=FOLDERS, other=FOLDERS)
 def test_leads_from_a_file_to_a_folder(folder: str, other: str) -> None:
-    (way,) = rpath.ways(posixpath.join(folder, "x.so"), [other])
+    (entry,) = rpath.entries_to_folders(posixpath.join(folder, "x.so"), [other])
 
-    assert way.startswith(ORIGIN)
-    target = posixpath.normpath(way.replace(ORIGIN, f"/site/{folder}"))
+    assert entry.startswith(ORIGIN)
+    target = posixpath.normpath(entry.replace(ORIGIN, f"/site/{folder}"))
     assert target == posixpath.normpath(f"/site/{other}")
 
 
@@ -111,7 +111,7 @@ def test_rewrites_the_search_path_of_a_library(
         is_rpath=False,
     )
 
-    rpath.rewrite(path, SEARCH_PATH)
+    rpath.set_search_path(path, SEARCH_PATH)
 
     assert read_search(path) == Search(
         soname="x.so.1",
@@ -125,7 +125,7 @@ def test_rewrites_the_search_path_of_a_library(
 def test_changes_one_number_where_only_the_kind_of_the_search_path_is_wrong(tmp_path: Path) -> None:
     path = compile_library(tmp_path, NEW_TAGS, search_path=SEARCH_PATH)
 
-    edited = rpath.edited(path, SEARCH_PATH)
+    edited = rpath.edit_without_patchelf(path, SEARCH_PATH)
 
     assert edited is not None
     dt_rpath = (15).to_bytes(8, "little")
@@ -136,7 +136,7 @@ def test_changes_one_number_where_only_the_kind_of_the_search_path_is_wrong(tmp_
 def test_edits_no_other_search_path(tmp_path: Path) -> None:
     path = compile_library(tmp_path, NEW_TAGS, search_path=SEARCH_PATH)
 
-    assert rpath.edited(path, SEARCH_PATH[:1]) is None
+    assert rpath.edit_without_patchelf(path, SEARCH_PATH[:1]) is None
 
 
 @pytest.mark.processes
@@ -144,7 +144,7 @@ def test_removes_a_search_path_and_leaves_the_source_as_it_is(tmp_path: Path) ->
     path = compile_library(tmp_path, search_path=("/build",))
     content = path.read_bytes()
 
-    patched = rpath.patched(path, (), tmp_path / "deep" / "none.so")
+    patched = rpath.write_by_patchelf(path, (), tmp_path / "deep" / "none.so")
 
     assert read_search(patched) == Search(
         soname="x.so.1",
@@ -161,7 +161,7 @@ def test_notices_a_search_path_that_was_not_written(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(rpath, "patchelf", lambda: program_without_effect)
     with pytest.raises(BuildError, match="RPATH"):
-        rpath.patched(path, SEARCH_PATH, path)
+        rpath.write_by_patchelf(path, SEARCH_PATH, path)
 
 
 # Longer search paths
@@ -169,7 +169,7 @@ def test_notices_a_search_path_that_was_not_written(tmp_path: Path, monkeypatch:
 
 def extend_library(path: Path) -> Path:
     """Write a library with the long search path; return it."""
-    edited = rpath.extended(path, ":".join(LONG_SEARCH_PATH))
+    edited = rpath.edit_by_extending(path, ":".join(LONG_SEARCH_PATH))
     assert edited is not None
 
     content = bytearray(path.read_bytes())
@@ -245,7 +245,7 @@ def test_the_segments_of_an_extended_library_are_in_order(extended_file: Any) ->
 def test_leaves_libraries_without_a_search_path_to_patchelf(tmp_path: Path, flags: list[str]) -> None:
     path = compile_library(tmp_path, *flags)
 
-    assert rpath.extended(path, ":".join(LONG_SEARCH_PATH)) is None
+    assert rpath.edit_by_extending(path, ":".join(LONG_SEARCH_PATH)) is None
 
 
 @pytest.mark.processes
@@ -254,4 +254,4 @@ def test_leaves_programs_to_patchelf(tmp_path: Path) -> None:
     program = tmp_path / "program"
     run_compiler("-Wl,-rpath,$ORIGIN", tmp_path / "m.c", "-o", program)
 
-    assert rpath.extended(program, ":".join(LONG_SEARCH_PATH)) is None
+    assert rpath.edit_by_extending(program, ":".join(LONG_SEARCH_PATH)) is None

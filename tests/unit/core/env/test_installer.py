@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 from core import process
 from core.env import InstalledDistribution, Interpreter, installer, interpreter
 from core.env.installer import (
-    Install,
+    InstallerCall,
     Sources,
     Whose,
     digest_of_calls,
@@ -21,7 +21,7 @@ from core.env.installer import (
     require_planned,
     unplanned_packages,
 )
-from core.errors import CheckError, EnvironmentSetupError, origin
+from core.errors import CheckError, EnvironmentSetupError, error_with_cause
 from core.host_path import ENVIRONMENT_MARKER
 from tests.kit.machines import Answer, Call, VirtualEnvironment, answer_processes, target_in
 from tests.kit.repos import write_files
@@ -56,7 +56,7 @@ class Machine:
         """Return the calls of installers."""
         return [call for call in self.calls if "install" in call.words]
 
-    def install(self, request: Install, *, cache_dir: Path | None = None) -> Call:
+    def install(self, request: InstallerCall, *, cache_dir: Path | None = None) -> Call:
         """Install; return the call of the installer."""
         installer.install(self.target, request, cache_dir=cache_dir)
         return self.installs()[-1]
@@ -78,9 +78,9 @@ def option_values(call: Call, option: str) -> list[str]:
 @pytest.fixture
 def _forgotten_configuration() -> Iterator[None]:
     """Let each test have a configuration of its own, which is otherwise read once."""
-    installer.configured.cache_clear()
+    installer.configured_sources.cache_clear()
     yield
-    installer.configured.cache_clear()
+    installer.configured_sources.cache_clear()
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_asks_pip_for_the_users_configuration(
     monkeypatch.setenv("PIP_FIND_LINKS", f"{tmp_path} /absent https://mine/")
     monkeypatch.setenv("UV_FIND_LINKS", "/of-uv")
 
-    sources = installer.configured()
+    sources = installer.configured_sources()
 
     assert sources.index_url == "https://mine/simple"
     # As with pip itself, a folder that is not there is told and left out.
@@ -184,20 +184,20 @@ def test_asks_pip_for_the_users_configuration(
 def test_uv_looks_again_at_wheels_that_may_be_built_anew(
     machine: Machine, sources: Sources, *, is_hashed: bool, looks_again: bool
 ) -> None:
-    call = machine.install(Install(requirements=("a",), sources=sources, hashed=is_hashed))
+    call = machine.install(InstallerCall(requirements=("a",), sources=sources, hashed=is_hashed))
 
     assert ("--refresh" in call.words) is looks_again
 
 
 def test_installs_into_the_environment_from_the_users_sources(machine: Machine) -> None:
-    call = machine.install(Install(requirements=("torch==2.13.0",)))
+    call = machine.install(InstallerCall(requirements=("torch==2.13.0",)))
 
     assert call.option("--python") == str(machine.environment.python)
     assert call.option("--index-url") == "https://mine/simple"
 
 
 def test_asks_exact_sources_instead_of_the_users(machine: Machine) -> None:
-    call = machine.install(Install(requirements=("rocm",), sources=EXACT))
+    call = machine.install(InstallerCall(requirements=("rocm",), sources=EXACT))
 
     assert option_values(call, "--index-url") == ["https://host/simple"]
     assert call.option("--extra-index-url") == "https://b"
@@ -206,7 +206,7 @@ def test_asks_exact_sources_instead_of_the_users(machine: Machine) -> None:
 def test_the_installer_logs_in_at_the_users_proxy(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://user:word@proxy:3128")
 
-    call = machine.install(Install(requirements=("torch==2.13.0",)))
+    call = machine.install(InstallerCall(requirements=("torch==2.13.0",)))
 
     assert call.variables["HTTPS_PROXY" if ON_WINDOWS else "https_proxy"] == "http://user:word@proxy:3128"
 
@@ -227,7 +227,7 @@ def test_the_code_of_sdists_reads_no_password(
 ) -> None:
     monkeypatch.setenv(name, "https://user:word@host/simple")
 
-    call = machine.install(Install(requirements=("torch==2.13.0",)))
+    call = machine.install(InstallerCall(requirements=("torch==2.13.0",)))
 
     assert name not in call.variables
 
@@ -244,7 +244,7 @@ def test_uv_gets_the_certificate_of_the_user_or_of_exact_sources(
     if users_certificate is not None:
         monkeypatch.setenv("SSL_CERT_FILE", users_certificate)
 
-    call = machine.install(Install(requirements=("rocm",), sources=EXACT))
+    call = machine.install(InstallerCall(requirements=("rocm",), sources=EXACT))
 
     assert call.variables["SSL_CERT_FILE"] == certificate
 
@@ -252,7 +252,7 @@ def test_uv_gets_the_certificate_of_the_user_or_of_exact_sources(
 def test_passes_every_wish_to_the_installer(machine: Machine, tmp_path: Path) -> None:
     write_files(tmp_path, {"r.txt": "a==1\n", "s.txt": "b==1\n"})
     files = (tmp_path / "r.txt", tmp_path / "s.txt")
-    request = Install(
+    request = InstallerCall(
         requirements=("c==1",), files=files, hashed=True, dependencies=False, build_isolation=False
     )
 
@@ -264,14 +264,14 @@ def test_passes_every_wish_to_the_installer(machine: Machine, tmp_path: Path) ->
 
 
 def test_tells_builds_of_sdists_their_gpu_family(machine: Machine) -> None:
-    call = machine.install(Install(requirements=("rocm",), gpu_family="gfx110X-all"))
+    call = machine.install(InstallerCall(requirements=("rocm",), gpu_family="gfx110X-all"))
 
     assert call.variables["ROCM_SDK_TARGET_FAMILY"] == "gfx110X-all"
     assert call.option("--config-settings") == "gpu-family=gfx110X-all"
 
 
 def test_uv_caches_builds_apart_by_their_settings(machine: Machine) -> None:
-    request = Install(requirements=("rocm==7.1",), gpu_family="gfx110X-all")
+    request = InstallerCall(requirements=("rocm==7.1",), gpu_family="gfx110X-all")
 
     call = machine.install(request, cache_dir=Path("/cache"))
 
@@ -283,7 +283,7 @@ def test_names_what_could_not_be_installed(machine: Machine, tmp_path: Path) -> 
     machine.environment.unavailable.add("rocm==7.1")
 
     with pytest.raises(EnvironmentSetupError) as raised:
-        machine.install(Install(requirements=("rocm==7.1",), files=(tmp_path / "test.txt",)))
+        machine.install(InstallerCall(requirements=("rocm==7.1",), files=(tmp_path / "test.txt",)))
 
     assert "rocm==7.1, test.txt" in raised.value.message
     assert str(machine.environment.folder) in raised.value.message
@@ -302,7 +302,7 @@ WHEEL = "/dist/torch-2.13.0-py3-none-any.whl"
 def test_others_may_not_bring_packages_of_our_names(
     machine: Machine, whose: Whose, *, refuses_names: bool, keeps_versions: bool
 ) -> None:
-    machine.install(Install(requirements=(WHEEL, "numpy"), whose=whose))
+    machine.install(InstallerCall(requirements=(WHEEL, "numpy"), whose=whose))
 
     constraints = machine.constraints["--constraint"]
     assert ("triton<0.dev0" in constraints) is refuses_names
@@ -314,14 +314,14 @@ def test_others_may_not_bring_packages_of_our_names(
 def test_builds_of_others_may_not_bring_packages_of_our_names(
     machine: Machine, whose: Whose, *, refuses: bool
 ) -> None:
-    machine.install(Install(requirements=(WHEEL, "numpy"), whose=whose))
+    machine.install(InstallerCall(requirements=(WHEEL, "numpy"), whose=whose))
 
     assert ("torch<0.dev0" in machine.constraints["--build-constraint"]) is refuses
 
 
 @pytest.mark.parametrize("whose", ["others", "prebuilt", "ours"])
 def test_files_by_digest_need_no_constraints(machine: Machine, whose: Whose) -> None:
-    machine.install(Install(requirements=("a",), hashed=True, build_isolation=False, whose=whose))
+    machine.install(InstallerCall(requirements=("a",), hashed=True, build_isolation=False, whose=whose))
 
     assert machine.constraints == {"--constraint": [], "--build-constraint": []}
 
@@ -420,8 +420,8 @@ def test_finds_a_file_that_another_package_wrote_over(
 
 # Environments that are kept
 
-FIRST = Install(requirements=("a==1",))
-SECOND = Install(requirements=("b==2",))
+FIRST = InstallerCall(requirements=("a==1",))
+SECOND = InstallerCall(requirements=("b==2",))
 
 
 def prepare(machine: Machine, digest: str, *, force: bool = False) -> list[str]:
@@ -516,21 +516,21 @@ def test_holds_a_lock_beside_the_environment_while_it_is_used(machine: Machine) 
 
 
 @pytest.fixture
-def request_with_file(tmp_path: Path) -> Install:
+def request_with_file(tmp_path: Path) -> InstallerCall:
     """Return an installation of a requirement and of a file with one."""
     (tmp_path / "lock.txt").write_text("a==1")
-    return Install(requirements=("a==1",), files=(tmp_path / "lock.txt",))
+    return InstallerCall(requirements=("a==1",), files=(tmp_path / "lock.txt",))
 
 
 def test_a_digest_does_not_cover_where_an_environment_lies(
-    request_with_file: Install, tmp_path: Path
+    request_with_file: InstallerCall, tmp_path: Path
 ) -> None:
     digest = digest_of_calls(target_in(tmp_path / "here"), [request_with_file])
 
     assert digest == digest_of_calls(target_in(tmp_path / "there"), [request_with_file])
 
 
-def test_a_digest_covers_the_interpreter(request_with_file: Install, tmp_path: Path) -> None:
+def test_a_digest_covers_the_interpreter(request_with_file: InstallerCall, tmp_path: Path) -> None:
     targets = [
         target_in(tmp_path),
         target_in(tmp_path, version="3.12.2"),
@@ -540,7 +540,7 @@ def test_a_digest_covers_the_interpreter(request_with_file: Install, tmp_path: P
     assert len({digest_of_calls(target, [request_with_file]) for target in targets}) == len(targets)
 
 
-def test_a_digest_covers_what_is_installed(request_with_file: Install, tmp_path: Path) -> None:
+def test_a_digest_covers_what_is_installed(request_with_file: InstallerCall, tmp_path: Path) -> None:
     requests = [
         [request_with_file],
         [request_with_file, request_with_file],
@@ -555,7 +555,7 @@ def test_a_digest_covers_what_is_installed(request_with_file: Install, tmp_path:
 
 
 def test_a_digest_does_not_cover_where_hashed_files_come_from(
-    request_with_file: Install, tmp_path: Path
+    request_with_file: InstallerCall, tmp_path: Path
 ) -> None:
     requests = [
         replace(request_with_file, hashed=True, sources=Sources(index_url=f"http://127.0.0.1:{port}/"))
@@ -568,7 +568,7 @@ def test_a_digest_does_not_cover_where_hashed_files_come_from(
 
 
 def test_a_digest_covers_the_content_of_files_and_the_callers_salt(
-    request_with_file: Install, tmp_path: Path
+    request_with_file: InstallerCall, tmp_path: Path
 ) -> None:
     target = target_in(tmp_path)
     digest = digest_of_calls(target, [request_with_file])
@@ -591,11 +591,11 @@ def test_a_failed_installation_has_the_installers_error_and_a_log(tmp_path: Path
 
     with (
         pytest.raises(EnvironmentSetupError, match="absent==9") as raised,
-        prepared(target, [Install(requirements=("absent==9",), sources=sources)], digest="d"),
+        prepared(target, [InstallerCall(requirements=("absent==9",), sources=sources)], digest="d"),
     ):
         pytest.fail("It was used.")
 
-    problem = origin(raised.value)
+    problem = error_with_cause(raised.value)
     assert problem is not None
     assert problem.cause is not None
     assert problem.cause.tool == "uv"

@@ -39,7 +39,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 sys.path.insert(0, {root!r})
 from concurrent.futures import ThreadPoolExecutor
 from core import process
-from core.errors import FatalError, fatal
+from core.errors import FatalError, as_fatal_error
 
 def run():
     process.run([sys.executable, "-c", {command!r}], env=process.inherited())
@@ -49,7 +49,7 @@ try:
     with process.stopped_by_signals():
         {run}
 except (FatalError, KeyboardInterrupt) as problem:
-    sys.exit(fatal(problem).exit_code)
+    sys.exit(as_fatal_error(problem).exit_code)
 """
 IN_A_THREAD = "with ThreadPoolExecutor() as pool: pool.submit(run).result()"
 

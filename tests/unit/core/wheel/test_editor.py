@@ -375,7 +375,7 @@ def test_a_version_and_back_gives_the_same_wheel(files: dict[str, bytes]) -> Non
 
 
 def write_donor(folder: Path) -> Path:
-    """Write a wheel from which members are borrowed, compressed at another level."""
+    """Write a wheel from which members are copied, compressed at another level."""
     info = "donor-2.0.dist-info"
     members = {
         "_lib/a.so": NOISE,
@@ -395,13 +395,13 @@ def donor(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def extended(wheel: Path, donor: Path, tmp_path: Path) -> WrittenFile:
-    """Return a wheel with a new member, a replaced one and two borrowed ones."""
+    """Return a wheel with a new member, a replaced one and two of another wheel."""
     additions = Additions(
         members=(
             Member(name="demo/new.txt", source=b"new"),
             Member(name="demo/data.bin", source=b"replaced"),
         ),
-        borrowed={donor: {"_lib/a.so": "demo/lib/a.so", "_lib/tool": "demo/lib/tool"}},
+        new_names_by_wheel={donor: {"_lib/a.so": "demo/lib/a.so", "_lib/tool": "demo/lib/tool"}},
     )
     return edit_wheel(
         wheel,
@@ -420,14 +420,16 @@ def test_adds_members_and_replaces_old_ones(extended: WrittenFile) -> None:
     assert members["demo/data.bin"] == b"replaced"
 
 
-def test_borrows_members_as_they_are_compressed_in_their_wheel(extended: WrittenFile, donor: Path) -> None:
+def test_copies_members_of_another_wheel_as_they_are_compressed_in_their_wheel(
+    extended: WrittenFile, donor: Path
+) -> None:
     assert packed_bytes(extended.path, "demo/lib/a.so") == packed_bytes(donor, "_lib/a.so")
     with zipfile.ZipFile(extended.path) as archive:
         assert archive.read("demo/lib/a.so") == NOISE
         assert archive.getinfo("demo/lib/tool").external_attr >> 16 == stat.S_IFREG | 0o755
 
 
-def test_borrows_no_other_member(extended: WrittenFile) -> None:
+def test_copies_no_other_member(extended: WrittenFile) -> None:
     added = {"demo/new.txt", "demo/lib/a.so", "demo/lib/tool"}
 
     assert set(extended.members) == {*FINAL_MEMBERS, *added}
@@ -458,7 +460,7 @@ def test_a_refused_addition_leaves_nothing(
             tmp_path / "new",
             version="1.0",
             edit=keep,
-            additions=Additions(borrowed={donor: names}),
+            additions=Additions(new_names_by_wheel={donor: names}),
         )
 
     assert all(name in raised.value.message for name in mentioned)

@@ -222,16 +222,16 @@ def test_adds_members_up_by_folder_two_deep(tmp_path: Path) -> None:
 
     folders = folder_sizes(write_sized_members(tmp_path, sizes))
 
-    counts = {name: (count, size) for name, (count, size, _packed_size) in folders.items()}
+    counts = {name: (folder.files, folder.size) for name, folder in folders.items()}
     assert counts == {"torch/lib": (2, 5007), "torch": (1, 3), ".": (1, 2)}
 
 
 def test_lists_the_largest_folder_first_with_its_compressed_size(tmp_path: Path) -> None:
     folders = folder_sizes(write_sized_members(tmp_path, {"a/small": 1, "b/large": 5000}))
 
-    name, (_count, size, packed_size) = next(iter(folders.items()))
+    name, largest = next(iter(folders.items()))
     assert name == "b"
-    assert 0 < packed_size < size
+    assert 0 < largest.packed_size < largest.size
 
 
 def test_limits_the_number_and_the_names_of_folders_and_loses_no_byte(tmp_path: Path) -> None:
@@ -240,6 +240,6 @@ def test_limits_the_number_and_the_names_of_folders_and_loses_no_byte(tmp_path: 
     folders = folder_sizes(write_sized_members(tmp_path, sizes))
 
     assert len(folders) == MOST_FOLDERS + 1
-    assert folders[REST][0] == 10
-    assert sum(size for _count, size, _packed_size in folders.values()) == sum(sizes.values())
+    assert folders[REST].files == 10
+    assert sum(folder.size for folder in folders.values()) == sum(sizes.values())
     assert max(map(len, folders)) <= 200

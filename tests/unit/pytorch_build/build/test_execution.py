@@ -11,7 +11,7 @@ import pytest
 
 from core import process
 from core.env import Interpreter, interpreter
-from core.env.installer import Install
+from core.env.installer import InstallerCall
 from core.errors import BuildError, ProcessError, WheelError
 from pytorch_build.build import execution
 from pytorch_build.build.plan import BuildPlan
@@ -325,7 +325,7 @@ def test_rejects_a_file_whose_name_is_not_that_of_a_wheel(tmp_path: Path) -> Non
 
 # Installing requirements, and the wheel where it was built
 
-LOCKED = Install(requirements=("ninja==1",), hashed=True)
+LOCKED = InstallerCall(requirements=("ninja==1",), hashed=True)
 
 
 def answer_installers(call: Call) -> Answer:

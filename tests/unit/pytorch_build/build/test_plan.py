@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.env.installer import Install
+from core.env.installer import InstallerCall
 from core.environment import allowed
 from core.errors import DataError, RocmError, SourceError
 from pytorch_build.build.cache import CompilerCache
@@ -335,11 +335,11 @@ def test_keeps_no_build_folder_of_another_configuration(changes: Mapping[str, An
 
 
 TRITON = Dependency(project="triton", requirement="/run/triton.whl", version="3.6.0", digest="bb")
-LOCKED = Install(requirements=("setuptools",))
-ROCM_PACKAGES = Install(requirements=(f"rocm=={ROCM_VERSION}",), whose="ours")
+LOCKED = InstallerCall(requirements=("setuptools",))
+ROCM_PACKAGES = InstallerCall(requirements=(f"rocm=={ROCM_VERSION}",), whose="ours")
 
 
-def plan_calls(inputs: BuildInputs) -> tuple[Install, ...]:
+def plan_calls(inputs: BuildInputs) -> tuple[InstallerCall, ...]:
     """Return the calls that make the environment of a build with ROCm."""
     return plan_environment(inputs, locked=LOCKED, rocm=ROCM_PACKAGES)
 

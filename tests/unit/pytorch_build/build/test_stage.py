@@ -9,7 +9,7 @@ import pytest
 
 from core import process
 from core.env import installer
-from core.env.installer import Install, Sources
+from core.env.installer import InstallerCall, Sources
 from core.errors import BuildError, CheckError, EnvironmentSetupError, FatalError, ServiceError
 from core.packages import package_source
 from core.run import records
@@ -52,7 +52,7 @@ class Workshop:
     steps: list[str] = field(default_factory=list)
     findings: tuple[Finding, ...] = ()
     import_error: Exception | None = None
-    calls: Sequence[Install] = ()
+    calls: Sequence[InstallerCall] = ()
     environment_digest: str = ""
     facts: BuildFacts | None = None
     env: Mapping[str, str] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Workshop:
 
     @contextmanager
     def prepare(
-        self, _target: Any, calls: Sequence[Install], *, digest: str, **_options: Any
+        self, _target: Any, calls: Sequence[InstallerCall], *, digest: str, **_options: Any
     ) -> Iterator[None]:
         """Stand for the preparation of an environment."""
         self.calls = calls
@@ -139,7 +139,7 @@ def workshop(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     for name, part in parts.items():
         monkeypatch.setattr(stage, name, part)
     monkeypatch.setattr(installer, "prepared", workshop.prepare)
-    monkeypatch.setattr(package_source, "configured", lambda: Sources(index_url="https://mine"))
+    monkeypatch.setattr(package_source, "configured_sources", lambda: Sources(index_url="https://mine"))
     monkeypatch.setattr(machine, "problems", lambda *_arguments, **_options: ())
     # git names the date of the commit.
     answer = process.Completed(returncode=0, stdout=f"{COMMIT_DATE}\n", stderr="")

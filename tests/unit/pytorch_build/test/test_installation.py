@@ -10,7 +10,7 @@ import pytest
 
 from core import process
 from core.env import installer
-from core.env.installer import Install
+from core.env.installer import InstallerCall
 from core.errors import CheckError
 from core.http import fetch
 from core.packages import resolution
@@ -56,11 +56,11 @@ def questions(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 # The calls that install
 
 
-def plan_calls(run: LocalRun, context: Context, *, find_links: tuple[str, ...] = ()) -> list[Install]:
+def plan_calls(run: LocalRun, context: Context, *, find_links: tuple[str, ...] = ()) -> list[InstallerCall]:
     """Plan the installation of a run's wheels; ROCm may come from folders."""
     rocm = RocmOptions(source=SourceOptions(prefix="--rocm-", find_links=find_links))
     packages = find_tested_packages(context, run.target(), SourceOptions(), rocm)
-    tools = [Install(requirements=("pytest",))]
+    tools = [InstallerCall(requirements=("pytest",))]
     with planned_calls(context, run.target(), packages, tools) as calls:
         return list(calls)
 
@@ -221,9 +221,9 @@ class Installation:
         self.python = "3.12.5"
 
     @property
-    def tools(self) -> list[Install]:
+    def tools(self) -> list[InstallerCall]:
         """Return the calls that install the tools."""
-        return [Install(files=(self.lock,), hashed=True), Install(requirements=self.requirements)]
+        return [InstallerCall(files=(self.lock,), hashed=True), InstallerCall(requirements=self.requirements)]
 
     @property
     def packages(self) -> TestedPackages:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from core.env.installer import Install
+from core.env.installer import InstallerCall
 from pytorch_build.sdk import RocmSdk
 from pytorch_build.verbs import install_rocm
 from rocm_packaging.origin import RocmSource
@@ -22,7 +22,7 @@ SAMPLE = ("--torch-ref", "sample")
 class Installation:
     """What fills the environment, and the questions that are put to the installed rocm_sdk."""
 
-    preparations: list[tuple[list[Install], dict[str, Any]]]
+    preparations: list[tuple[list[InstallerCall], dict[str, Any]]]
     questions: list[dict[str, Any]] = field(default_factory=list)
 
 

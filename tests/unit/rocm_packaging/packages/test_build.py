@@ -141,13 +141,13 @@ def test_leaves_packages_and_a_note_in_the_output_folder(
 def test_takes_the_version_from_the_artifacts(
     unsplit_packages: BuiltPackages,
 ) -> None:
-    assert unsplit_packages.plan.distribution.version == VERSION
+    assert unsplit_packages.plan.dist_info.version == VERSION
 
 
 def test_names_artifacts_that_no_package_takes(
     unsplit_packages: BuiltPackages,
 ) -> None:
-    assert unsplit_packages.plan.unused == (
+    assert unsplit_packages.plan.unused_artifacts == (
         "blas_test_gfx110X-all",
         "blas_test_gfx94X-dcgpu",
         "hiptensor_lib_generic",

@@ -29,13 +29,13 @@ def request_after_change(tmp_path: Path) -> BuildRequest:
 def deflated_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the list of sizes that grows with each piece that is deflated from now on."""
     sizes: list[int] = []
-    deflate_run = packed.deflate_run
+    deflate_segment = packed.deflate_segment
 
-    def record_size(data: memoryview, level: int, *, last: bool) -> bytes:
+    def record_size(data: memoryview, level: int, *, is_last: bool) -> bytes:
         sizes.append(len(data))
-        return deflate_run(data, level, last=last)
+        return deflate_segment(data, level, is_last=is_last)
 
-    monkeypatch.setattr(packed, "deflate_run", record_size)
+    monkeypatch.setattr(packed, "deflate_segment", record_size)
     return sizes
 
 

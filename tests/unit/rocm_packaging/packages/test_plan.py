@@ -66,7 +66,7 @@ def test_accepts_a_complete_set(tmp_path: Path, platform: Platform, *, is_split:
     plan = make_plan(replace(strict_request(artifacts), platform=platform))
 
     assert plan.lacking == ()
-    promised_files = plan.distribution.promised
+    promised_files = plan.dist_info.promised_files
     linker = f"lib/llvm/bin/lld{'.exe' if platform == 'windows' else ''}"
     assert {"lib/llvm/bitcode/oclc_isa_version_90a.bc", linker} <= set(promised_files["core"])
     assert "include/hipfft/hipfft.h" in promised_files["devel"]
@@ -225,7 +225,7 @@ def test_takes_artifacts_of_a_familys_targets(unsplit_set: Path) -> None:
 
     plan = make_plan(replace(build_request(unsplit_set), families=("gfx94X-dcgpu",)))
 
-    assert plan.unused == ("hiptensor_lib_generic",)
+    assert plan.unused_artifacts == ("hiptensor_lib_generic",)
     libraries = [file.path for file in planned_files(plan) if file.package.endswith("dcgpu")]
     assert libraries == ["lib/libhipblas.so.3"]
 

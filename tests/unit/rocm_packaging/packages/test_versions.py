@@ -114,7 +114,9 @@ def test_reads_normalised_versions_alone(text: str) -> None:
 def test_makes_the_version_of_a_release_type(
     release_type: str, commit: str, candidate: int | None, version: str
 ) -> None:
-    computed_version = versions.compute("10.1.0", release_type, day=DAY, commit=commit, candidate=candidate)
+    computed_version = versions.compute_version(
+        "10.1.0", release_type, day=DAY, commit=commit, candidate=candidate
+    )
     artifact_version = versions.choose_version(
         "10.1.0", release_type, day=DAY, commit=commit, candidate=candidate
     )
@@ -140,7 +142,7 @@ def test_refuses_what_makes_no_version(
     base: str, release_type: str, commit: str, candidate: int | None, subject: str
 ) -> None:
     with pytest.raises(UsageError) as raised:
-        versions.compute(base, release_type, day=DAY, commit=commit, candidate=candidate)
+        versions.compute_version(base, release_type, day=DAY, commit=commit, candidate=candidate)
 
     assert subject in str(raised.value)
 

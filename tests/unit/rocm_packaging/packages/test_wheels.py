@@ -5,11 +5,11 @@ import pytest
 
 from rocm_packaging.packages import wheels
 from rocm_packaging.packages.layouts import packages
-from rocm_packaging.packages.plan import Distribution
+from rocm_packaging.packages.plan import DistInfo
 from tests.kit.artifacts import run_dist_info
 
 FAMILY = "gfx94X-dcgpu"
-DISTRIBUTION = Distribution(
+DIST_INFO = DistInfo(
     version="10.1.0",
     platform="linux",
     families={
@@ -18,18 +18,18 @@ DISTRIBUTION = Distribution(
         "gfx1100": ("gfx1100",),
     },
     libraries=("amdhip64",),
-    linux=(FAMILY, "gfx110X-all", "gfx1100"),
+    linux_families=(FAMILY, "gfx110X-all", "gfx1100"),
 )
 
 
 def dist_info(
-    distribution: Distribution = DISTRIBUTION,
+    build_info: DistInfo = DIST_INFO,
     *,
     package: str = "",
     family: str = "",
 ) -> ModuleType:
     """Return the ``_dist_info`` module of a package of a family; of none, that of the sdist."""
-    return run_dist_info(wheels.dist_info(distribution, package, family))
+    return run_dist_info(wheels.dist_info_module(build_info, package, family))
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def test_writes_values_as_literals_whatever_they_hold() -> None:
     version = "1'; import os #"
     family = "a\"b'"
 
-    module = dist_info(replace(DISTRIBUTION, version=version, families={family: ()}))
+    module = dist_info(replace(DIST_INFO, version=version, families={family: ()}))
 
     assert module.__version__ == version
     assert list(module.AVAILABLE_TARGET_FAMILIES) == [family]
