@@ -15,7 +15,7 @@ from rocm_packaging.origin import RocmSource, release_index_url
 from rocm_packaging.packages.layouts import Layout
 from tests.kit.builds import LocalRun
 from tests.kit.repos import write_files
-from tests.kit.windows import can_link
+from tests.kit.windows import absolute, can_link
 from tests.kit.wheels import write_wheel
 
 FAMILY = "gfx94X-dcgpu"
@@ -88,7 +88,7 @@ def test_options_name_sources_and_extras() -> None:
     options = parse_options(*sources, "--rocm-extras", "profiler,,device-gfx942")
 
     assert options.source.index_urls == ("https://a", "https://b")
-    assert options.source.find_links == ("/c",)
+    assert options.source.find_links == (absolute("/c"),)
     assert options.extras == ("profiler", "device-gfx942")
 
 
