@@ -15,8 +15,8 @@ from rocm_packaging.origin import RocmSource, release_index_url
 from rocm_packaging.packages.layouts import Layout
 from tests.kit.builds import LocalRun
 from tests.kit.repos import write_files
-from tests.kit.windows import absolute, can_link
 from tests.kit.wheels import write_wheel
+from tests.kit.windows import absolute, can_link
 
 FAMILY = "gfx94X-dcgpu"
 ROCM_VERSION = "7.99.0.dev0+sample"
