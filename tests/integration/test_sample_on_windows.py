@@ -45,6 +45,13 @@ subprocess.check_call(["g++", "-shared", "-static", "answers.cpp", str(library),
 import answers
 print(answers.answer())
 """
+USE_STAND_ALONE = """
+import ctypes, glob, importlib.util, os, torch
+assert importlib.util.find_spec("rocm_sdk") is None
+for dll in glob.glob(os.path.join(os.path.dirname(torch.__file__), "lib", "rocm", "bin", "*.dll")):
+    ctypes.CDLL(dll)
+print(torch.mm(torch.ones(2, 3), torch.ones(3, 2)).tolist())
+"""
 KEY = r"HKLM\SYSTEM\CurrentControlSet\Control\FileSystem"
 
 
@@ -182,3 +189,19 @@ def test_a_second_run_on_windows_has_nothing_to_do(clone: Clone, windows: Window
     assert "nox >" not in printed
     for step in ("build_rocm", "build_torch", "build_audio", "build_vision", "test_smoke", "test_torch"):
         assert f"{step}: unchanged" in printed
+
+
+def test_a_stand_alone_wheel_runs_on_windows_without_rocms_packages(
+    clone: Clone, windows: WindowsWithCompiler, tmp_path: Path
+) -> None:
+    session = ("-m", "nox", "-s", "fat_wheel", "--", "--torch-ref", "sample")
+    python = tmp_path / "environment" / "Scripts" / "python.exe"
+
+    session_run = windows.run(windows.python, *session, cwd=clone.path)
+
+    assert session_run.returncode == 0, printed_by(session_run)[-6000:]
+    (wheel,) = (clone.path / "dist").glob("torch-*.standalone-*.whl")
+    windows.windows.uv("venv", "--python", windows.python, tmp_path / "environment", cwd=tmp_path)
+    windows.windows.uv("pip", "install", "--python", python, wheel, cwd=tmp_path)
+    completed = windows.run(python, "-c", USE_STAND_ALONE, cwd=tmp_path)
+    assert completed.stdout.strip() == "[[3.0, 3.0], [3.0, 3.0]]", printed_by(completed)
