@@ -21,6 +21,7 @@ from core import console, temporary
 from core.errors import MachineError, MissingInputError, remedy
 
 CHUNK = 1 << 20
+_SMALL_CHUNK = 1 << 16
 # Far above what there is: torch for every GPU family has some GB, a run's records some MB.
 LARGEST_ARCHIVE = 128 << 30
 LARGEST_DOCUMENT = 256 << 20
@@ -85,10 +86,22 @@ def read_regular(path: Path, *, largest: int = LARGEST_DOCUMENT) -> bytes:
     """Read a whole file that others may have put there; raise as `open_regular` does."""
     with open_regular(path, largest=largest) as stream, reading(path):
         # Some files of the system are longer than their status says.
-        content = stream.read(largest + 1)
+        content = _read_at_most(stream, largest + 1)
     if len(content) > largest:
         raise _refusal(path, f"has more than {largest} bytes")
     return content
+
+
+def _read_at_most(stream: BinaryIO, size: int) -> bytes:
+    """Read a stream to its end, or up to a size far above what is expected."""
+    content = bytearray()
+    while len(content) < size:
+        # A read asks for a buffer of its whole size, which takes Wine a third of a second for 256 MiB.
+        chunk = stream.read(min(_SMALL_CHUNK, size - len(content)))
+        if not chunk:
+            break
+        content += chunk
+    return bytes(content)
 
 
 @contextmanager

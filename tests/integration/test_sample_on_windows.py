@@ -1,5 +1,7 @@
-"""A compiler for a Windows Python, which Wine runs: this machine's MinGW."""
+"""The sample's pipeline under a Windows Python, which Wine runs, with a compiler: this machine's MinGW."""
 
+import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from core import process
-from tests.kit.clones import printed_by
+from core.files import sha256
+from tests.kit.clones import ROOT, Clone, printed_by
+from tests.kit.sample import clone_repository
 from tests.kit.windows_compiler import windows_compiler
 from tests.kit.windows_python import WindowsPython, windows_python
 
@@ -41,6 +45,13 @@ subprocess.check_call(["g++", "-shared", "-static", "answers.cpp", str(library),
 import answers
 print(answers.answer())
 """
+USE_STAND_ALONE = """
+import ctypes, glob, importlib.util, os, torch
+assert importlib.util.find_spec("rocm_sdk") is None
+for dll in glob.glob(os.path.join(os.path.dirname(torch.__file__), "lib", "rocm", "bin", "*.dll")):
+    ctypes.CDLL(dll)
+print(torch.mm(torch.ones(2, 3), torch.ones(3, 2)).tolist())
+"""
 KEY = r"HKLM\SYSTEM\CurrentControlSet\Control\FileSystem"
 
 
@@ -51,8 +62,13 @@ class WindowsWithCompiler:
     windows: WindowsPython
     compiler: str
 
-    def run(self, *words: str, cwd: Path) -> process.Completed:
-        """Run Windows' Python, with the compiler named as a user of MinGW names it."""
+    @property
+    def python(self) -> Path:
+        """Windows' Python."""
+        return self.windows.drive / "py" / "python.exe"
+
+    def run(self, *words: str | Path, cwd: Path) -> process.Completed:
+        """Run a program of Windows, with the compiler named as a user of MinGW names it."""
         variables = {
             "CC": "gcc",
             "CXX": "g++",
@@ -60,8 +76,7 @@ class WindowsWithCompiler:
             "SOURCES_DIR": self.windows.path(cwd / "src"),
             "WINEPATH": rf"{self.compiler};C:\py;C:\py\Scripts;C:\tools",
         }
-        python = self.windows.drive / "py" / "python.exe"
-        return self.windows.run(python, *words, cwd=cwd, check=False, variables=variables)
+        return self.windows.run(*words, cwd=cwd, check=False, variables=variables)
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +98,110 @@ def test_windows_imports_a_module_that_the_compiler_made(
 ) -> None:
     (tmp_path / "answers.cpp").write_text(MODULE, encoding="utf-8")
 
-    completed = windows.run("-c", COMPILE, cwd=tmp_path)
+    completed = windows.run(windows.python, "-c", COMPILE, cwd=tmp_path)
 
     assert completed.stdout.strip() == "42", printed_by(completed)
+
+
+# The Python of the Wine root.
+TAG = "cp313"
+BATCH_BLOCK = re.compile(r"^```batch\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PIPELINE = "invoke ci --torch-ref sample"
+STEPS = (
+    "build_rocm",
+    f"build_torch-sample-{TAG}",
+    f"build_audio-sample-{TAG}",
+    f"build_vision-sample-{TAG}",
+    f"test_smoke-sample-{TAG}",
+    f"test_torch-sample-{TAG}",
+)
+
+
+def write_commands_of_page(folder: Path) -> Path:
+    """Write docs/try.md's commands for Windows, up to the pipeline; the file ends at the first that fails."""
+    page = (ROOT / "docs" / "try.md").read_text(encoding="utf-8")
+    (block,) = BATCH_BLOCK.findall(page)
+    lines = ["@echo off"]
+    for command in block.splitlines():
+        # What stands behind a value would be a part of it.
+        lines.append(command if command.startswith("set ") else f"{command} || exit /b 1")
+        if command.endswith(PIPELINE):
+            break
+
+    path = folder / "commands.bat"
+    path.write_text("\r\n".join([*lines, ""]), encoding="ascii", newline="")
+    return path
+
+
+@pytest.fixture(scope="module")
+def clone(windows: WindowsWithCompiler) -> Iterator[Clone]:
+    """Return a clone on Windows' drive, in which cmd.exe has run the sample's pipeline."""
+    path = windows.windows.drive / "sample"
+    shutil.rmtree(path, ignore_errors=True)
+    clone_repository(ROOT, path)
+    cmd = windows.windows.drive / "windows" / "system32" / "cmd.exe"
+
+    completed = windows.run(cmd, "/c", write_commands_of_page(path), cwd=path)
+
+    assert completed.returncode == 0, printed_by(completed)[-6000:]
+    yield Clone(path=path, platform="windows")
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def test_the_samples_pipeline_records_every_step_on_windows(clone: Clone) -> None:
+    assert {step: clone.record(step)["status"] for step in STEPS} == dict.fromkeys(STEPS, "ok")
+
+
+@pytest.mark.parametrize("stage", ["test_smoke", "test_torch"])
+def test_tests_pass_on_the_wheels_of_windows(clone: Clone, stage: str) -> None:
+    tests = clone.record(f"{stage}-sample-{TAG}")["details"]["tests"]
+
+    assert tests["tests"] > tests["skipped"]
+    assert tests["failures"] == 0
+    assert tests["errors"] == 0
+
+
+def test_the_index_lists_every_wheel_of_windows(clone: Clone) -> None:
+    page = (clone.wheels() / "index.html").read_text(encoding="utf-8")
+    wheels = sorted(clone.wheels().glob("*.whl"))
+
+    names = {wheel.name.partition("-")[0] for wheel in wheels}
+    assert names > {"rocm_sdk_core", "torch", "amd_torch_device_gfx942", "torchaudio", "torchvision"}
+    for wheel in wheels:
+        assert f">{wheel.name}</a>" in page
+        assert sha256(wheel) in page
+
+
+def test_the_page_of_a_run_on_windows_shows_its_tests(clone: Clone) -> None:
+    page = (clone.outputs_of("local") / "reports" / "index.html").read_text(encoding="utf-8")
+
+    for step in ("build_vision", "test_smoke", "test_torch"):
+        assert step in page
+
+
+def test_a_second_run_on_windows_has_nothing_to_do(clone: Clone, windows: WindowsWithCompiler) -> None:
+    invoke = clone.path / ".venv" / "Scripts" / "invoke.exe"
+
+    completed = windows.run(invoke, "ci", "--torch-ref", "sample", cwd=clone.path)
+
+    printed = printed_by(completed)
+    assert completed.returncode == 0, printed[-6000:]
+    assert "nox >" not in printed
+    for step in ("build_rocm", "build_torch", "build_audio", "build_vision", "test_smoke", "test_torch"):
+        assert f"{step}: unchanged" in printed
+
+
+def test_a_stand_alone_wheel_runs_on_windows_without_rocms_packages(
+    clone: Clone, windows: WindowsWithCompiler, tmp_path: Path
+) -> None:
+    session = ("-m", "nox", "-s", "fat_wheel", "--", "--torch-ref", "sample")
+    python = tmp_path / "environment" / "Scripts" / "python.exe"
+
+    session_run = windows.run(windows.python, *session, cwd=clone.path)
+
+    assert session_run.returncode == 0, printed_by(session_run)[-6000:]
+    (wheel,) = (clone.path / "dist").glob("torch-*.standalone-*.whl")
+    windows.windows.uv("venv", "--python", windows.python, tmp_path / "environment", cwd=tmp_path)
+    windows.windows.uv("pip", "install", "--python", python, wheel, cwd=tmp_path)
+    completed = windows.run(python, "-c", USE_STAND_ALONE, cwd=tmp_path)
+    assert completed.stdout.strip() == "[[3.0, 3.0], [3.0, 3.0]]", printed_by(completed)

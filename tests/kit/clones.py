@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from core import process
 from core.process import Completed
+from core.run import Platform
 from tests.kit import sample
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +27,7 @@ class Clone:
     """A clone of this checkout, with outputs, environments and caches of its own."""
 
     path: Path
+    platform: Platform = "linux"
 
     @classmethod
     def create(cls, path: Path) -> Self:
@@ -53,9 +55,13 @@ class Clone:
         assert completed.returncode == 0, printed_by(completed)[-4000:]
         return printed_by(completed)
 
+    def outputs_of(self, run: str) -> Path:
+        """Return the folder of a run's outputs."""
+        return self.path / "out" / f"{run}-{self.platform}"
+
     def manifest(self, name: str, group: str = FAMILY, run: str = "local") -> Path:
         """Return where a record of a run lies."""
-        return self.path / "out" / f"{run}-linux" / "manifests" / group / f"{name}.json"
+        return self.outputs_of(run) / "manifests" / group / f"{name}.json"
 
     def record(self, name: str, group: str = FAMILY) -> dict[str, Any]:
         """Read a record of the local run."""
@@ -64,10 +70,10 @@ class Clone:
 
     def locked_projects(self, run: str = "local") -> dict[str, Any]:
         """Read the projects of a run's source lock."""
-        path = self.path / "out" / f"{run}-linux" / "manifests" / "source-lock-sample.json"
+        path = self.outputs_of(run) / "manifests" / "source-lock-sample.json"
         projects: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["projects"]
         return projects
 
     def wheels(self, group: str = FAMILY) -> Path:
         """Return the folder with the local run's wheels."""
-        return self.path / "out" / "local-linux" / "python" / group
+        return self.outputs_of("local") / "python" / group

@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -309,6 +310,19 @@ def test_refuses_a_file_that_is_too_large(tmp_path: Path) -> None:
         files.read_regular(path, largest=6)
 
     assert str(path) in str(raised.value)
+
+
+def test_asks_for_no_more_memory_than_a_file_needs(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"content")
+
+    tracemalloc.start()
+    try:
+        files.read_regular(tmp_path / "file")
+        _current, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < files.LARGEST_DOCUMENT / 100
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux has such files")

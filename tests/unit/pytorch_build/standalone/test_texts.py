@@ -8,10 +8,12 @@ from packaging.version import Version
 
 from core.errors import WheelError
 from pytorch_build.components.torch import rocm_init_text
+from pytorch_build.sample import TEMPLATES
 from pytorch_build.standalone import texts
 from pytorch_build.standalone.texts import Licenses, Loader
 
 UPSTREAM_INIT = Path(__file__).with_name("recorded").joinpath("load-dlls.txt").read_text()
+SAMPLE_INIT = (TEMPLATES / "torch" / "torch" / "__init__.py").read_text(encoding="utf-8")
 NO_LICENSES = Licenses(expression="", files={})
 
 # Loaders
@@ -97,13 +99,14 @@ def test_names_a_library_of_the_wheel_that_cannot_be_loaded(tmp_path: Path) -> N
 # torch/__init__.py
 
 
-def test_lets_torch_look_into_the_wheels_rocm_first() -> None:
-    patched_init = texts.patched_torch_init(UPSTREAM_INIT, "torch/__init__.py")
+@pytest.mark.parametrize("init", [UPSTREAM_INIT, SAMPLE_INIT], ids=["upstream", "sample"])
+def test_lets_torch_look_into_the_wheels_rocm_first(init: str) -> None:
+    patched_init = texts.patched_torch_init(init, "torch/__init__.py")
 
     lines = patched_init.splitlines()
     loop = lines.index("        for dll_path in dll_paths:")
     assert lines[loop - 1] == '        dll_paths.insert(0, os.path.join(th_dll_path, "rocm", "bin"))'
-    assert lines[: loop - 1] + lines[loop:] == UPSTREAM_INIT.splitlines()
+    assert lines[: loop - 1] + lines[loop:] == init.splitlines()
     compile(patched_init, "torch/__init__.py", "exec")
 
 

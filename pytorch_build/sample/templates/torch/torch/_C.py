@@ -1,6 +1,5 @@
 # Keeps the contract of pytorch's torch._C: the compiled part. Here plain libraries, loaded through ctypes.
 import ctypes
-import os
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -12,10 +11,6 @@ LIBRARY_NAME = "{}.dll" if sys.platform == "win32" else "lib{}.so"
 
 _LONG = ctypes.c_int64
 _HANDLE = ctypes.c_void_p
-
-if sys.platform == "win32":
-    # As upstream's torch/__init__.py: DLLs have no search path of their own.
-    os.add_dll_directory(str(LIB))
 
 
 def _load(name, mode=ctypes.DEFAULT_MODE):

@@ -1,13 +1,26 @@
 # Keeps the contract of pytorch's torch/__init__.py: ROCm's libraries are loaded (torch/_rocm_init.py, where the
-# build wrote one) before torch's own.
+# build wrote one) before torch's own, which Windows finds in torch/lib.
 import importlib.util
+import os
+import sys
 
 if importlib.util.find_spec("torch._rocm_init") is not None:
     from torch import _rocm_init
 
     _rocm_init.initialize()
     del _rocm_init
-del importlib
+
+if sys.platform == "win32":
+
+    def _load_dll_libraries():
+        th_dll_path = os.path.join(os.path.dirname(__file__), "lib")
+        dll_paths = [th_dll_path]
+        for dll_path in dll_paths:
+            os.add_dll_directory(dll_path)
+
+    _load_dll_libraries()
+    del _load_dll_libraries
+del importlib, os, sys
 
 from torch import __config__, _C, _ops, autograd, cuda, nn, version  # noqa: E402
 from torch._tensor import Tensor, _empty, tensor  # noqa: E402
