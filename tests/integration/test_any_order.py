@@ -26,7 +26,7 @@ pytestmark = pytest.mark.nightly
 # README, docs/try.md, docs/my-change.md, docs/rehearsal.md, docs/releases.md and docs/operations.md.
 BUILD = "invoke ci --torch-ref sample"
 BUILD_IN_STORE = "invoke ci --torch-ref sample --run-id 7 --store other"
-BUILD_SECOND_REF = "nox -s build_torch index -- --torch-ref second --rocm-run-id local --run-id local-second"
+BUILD_SECOND_REF = "nox -s build_torch -- --torch-ref second --rocm-run-id local --run-id local-second"
 BUILD_SECOND_REF_IN_SAME_RUN = "nox -s build_torch index -- --torch-ref second"
 # An option that only the first of these sessions has.
 BUILD_WITH_OPTIONS_OF_ONE_SESSION = "nox -s build_torch check_wheels -- --torch-ref sample --no-split"
