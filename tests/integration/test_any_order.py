@@ -108,6 +108,8 @@ torch = { origin = "sample:torch", ref = "main" }
 
 # A command of ours that a hint names, up to the end of its sentence.
 NAMED_COMMAND = re.compile(r"\b(?:nox -s|invoke) [^\n;:(]+?(?=[.,]?$|\.\s|[,;]| \(| or )", re.MULTILINE)
+# An option with the values that it may have, as in "Give one with --torch-version: 2.10.0, 2.11.0".
+OFFERED_VALUES = re.compile(r"(?P<option>--[\w-]+): (?P<value>[^\s,]+)")
 # What a person fills in, as in --override-by NAME.
 PLACEHOLDER = re.compile(r"\b[A-Z]{2,}\b")
 MOST_ADVICE = 6
@@ -144,10 +146,16 @@ class Checkout:
         hint = hint_of(printed)
         assert hint, f"{context} is refused without a word on what to do\n{printed[-4000:]}"
         actions = named_commands(hint)
-        # Where no command can be run as it stands, a person decides.
         if actions:
             self.hold(actions[0], [*sequence, command], depth=depth + 1)
             self.hold(command, [*sequence, command, actions[0]], depth=depth + 1)
+            return
+
+        # Where the hint offers no values either, a person decides.
+        offer = OFFERED_VALUES.search(hint)
+        if offer is not None:
+            corrected = with_option(command, offer["option"], offer["value"])
+            self.hold(corrected, [*sequence, command], depth=depth + 1)
 
     def require_agreement(self, context: str) -> None:
         """Require that pages, records and files of every store in the clone agree."""
@@ -170,6 +178,13 @@ def named_commands(hint: str) -> list[str]:
     """Return the commands of ours that a hint names and that can be run as they stand."""
     commands = [match.group().rstrip(" .,") for match in NAMED_COMMAND.finditer(hint)]
     return [command for command in commands if not PLACEHOLDER.search(command)]
+
+
+def with_option(command: str, option: str, value: str) -> str:
+    """Return a command with one option more, which a session of nox gets behind two dashes."""
+    is_without_dashes = command.startswith("nox ") and " -- " not in command
+    dashes = " --" if is_without_dashes else ""
+    return f"{command}{dashes} {option} {value}"
 
 
 def draw_sequence(seed: int) -> tuple[str, Sequence[str]]:
