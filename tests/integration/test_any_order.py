@@ -9,7 +9,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -198,45 +198,44 @@ def draw_sequence(seed: int) -> tuple[str, Sequence[str]]:
 class Workshop:
     """The clone in which the sample's pipeline ran, lent to a sequence."""
 
-    path: Path
-    kept_folder: Path  # of what the commands of "everything" left
+    sample_run: SampleRun
+
+    @property
+    def kept_folder(self) -> Path:
+        """Where what the commands of "everything" left is kept."""
+        return self.sample_run.folder / "everything"
+
+    @property
+    def has_everything(self) -> bool:
+        """Whether somebody has run the commands of "everything" to their end."""
+        return (self.kept_folder / sample.COMPLETE).exists()
 
     def run(self, beginning: str, sequence: Sequence[str]) -> None:
         """Run a sequence of commands behind a beginning, and hold each."""
-        checkout = self.prepare(beginning)
-        whole_sequence = [*BEGINNINGS[beginning], *sequence]
-        for command in sequence:
-            checkout.hold(command, whole_sequence)
+        is_restored = beginning == "everything" and self.has_everything
+        is_built = beginning != "nothing" and not is_restored
+        with sample.lend_workshop(self.sample_run, is_built=is_built) as path:
+            checkout = Checkout(clone=Clone(path=path))
+            (path / "pytorch-build.toml").write_text(SECOND_REF)
+            if is_restored:
+                sample.copy_state(self.kept_folder, path, names=CHANGED_FOLDERS)
+            else:
+                change_tree(checkout.clone)
+            if beginning == "everything" and not is_restored:
+                self.make_everything(checkout)
 
-    def prepare(self, beginning: str) -> Checkout:
-        """Return the clone as a beginning leaves it, with a second ref and a changed tree."""
-        checkout = Checkout(clone=Clone(path=self.path))
-        (self.path / "pytorch-build.toml").write_text(SECOND_REF)
-        if beginning == "everything":
-            self.restore_everything(checkout)
-            return checkout
+            whole_sequence = [*BEGINNINGS[beginning], *sequence]
+            for command in sequence:
+                checkout.hold(command, whole_sequence)
 
-        if beginning == "nothing":
-            sample.delete_outputs(self.path)
-        change_tree(checkout.clone)
-        return checkout
-
-    def restore_everything(self, checkout: Checkout) -> None:
-        """Copy what the commands of "everything" left; run them where nobody has."""
-        complete = self.kept_folder / sample.COMPLETE
-        if complete.exists():
-            sample.delete_outputs(self.path)
-            sample.copy_state(self.kept_folder, self.path, names=CHANGED_FOLDERS)
-            return
-
-        change_tree(checkout.clone)
-        # The first of them has run in the workshop already.
+    def make_everything(self, checkout: Checkout) -> None:
+        """Run the commands of "everything" behind README's first, and keep what they leave."""
         commands = BEGINNINGS["everything"]
         for command in commands[1:]:
             checkout.hold(command, commands)
         shutil.rmtree(self.kept_folder, ignore_errors=True)
-        sample.copy_state(self.path, self.kept_folder, names=CHANGED_FOLDERS)
-        complete.touch()
+        sample.copy_state(checkout.clone.path, self.kept_folder, names=CHANGED_FOLDERS)
+        (self.kept_folder / sample.COMPLETE).touch()
 
 
 def change_tree(clone: Clone) -> None:
@@ -249,9 +248,8 @@ def change_tree(clone: Clone) -> None:
 
 
 @pytest.fixture
-def workshop(sample_run: SampleRun) -> Iterator[Workshop]:
-    with sample.lend_workshop(sample_run) as path:
-        yield Workshop(path=path, kept_folder=sample_run.folder / "everything")
+def workshop(sample_run: SampleRun) -> Workshop:
+    return Workshop(sample_run=sample_run)
 
 
 @pytest.mark.parametrize(
