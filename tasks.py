@@ -340,7 +340,7 @@ def release(
         "run-id": "run whose wheels are promoted",
         "type": "release type whose bucket they go to: nightly, prerelease, dev, release, rehearsal",
         "gpu-family": "GPU families whose wheels are promoted together, separated by semicolons",
-        "torch-version": "torch's full version (default: the only one that is staged)",
+        "torch-version": "torch's full version (default: the only one staged, or staged of --run-id)",
         "pythons": "Pythons that each family must have, separated by commas",
         "platform": "platform of the wheels (default: this one's are staged, all are promoted)",
         "config-file": CONFIG_FILE,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
@@ -14,6 +13,7 @@ from ci.interpreters import require_pythons
 from ci.jobs import as_options, common_options, store_options
 from core import console, files
 from core.cli.options import DEFAULT_STORE, Common
+from core.cli.sessions import PYTHON_OF_NOX
 from core.errors import MissingInputError, UsageError
 from core.run import LOCAL_RUN, is_local, records
 from core.run.records import BORROWED, edited_words
@@ -106,11 +106,10 @@ def _borrowing(common: Common, changes: ChangedTrees, python: str | None) -> Bor
     named_common = replace(borrower.common, torch_ref=borrower.ref.name, gpu_family=borrower.gpu_family)
     lending_store = DEFAULT_STORE if changes.lending_run_id == LOCAL_RUN else common.store
     lending_common = replace(named_common, run_id=changes.lending_run_id, store=lending_store)
-    this_python = f"{sys.version_info.major}.{sys.version_info.minor}"
     return Borrowing(
         borrower=replace(borrower, common=named_common),
         lender=replace(borrower, common=lending_common),
-        python_tag=python_tag(python or this_python),
+        python_tag=python_tag(python or PYTHON_OF_NOX),
     )
 
 

@@ -1,6 +1,5 @@
 """The data that a plan follows from: triggers, families, machines, matrices; and a user's own over it."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from core.cli.sessions import PYTHON_OF_NOX
 from core.data import Model, OptionalText, data_file
 from core.errors import UsageError, nearest
 from core.families import FamilyName
@@ -28,7 +28,6 @@ Names = tuple[str, ...]
 Platforms = tuple[Platform, ...]
 
 _TIERS: tuple[Tier, ...] = get_args(Tier)
-_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # that runs this
 
 
 class Runner(Model):
@@ -158,7 +157,7 @@ class Exclusion(Model):
 class Matrix(Model):
     """One table of the matrix file: a product of Pythons, refs and families."""
 
-    pythons: Names = Field(default=(_PYTHON,), min_length=1)
+    pythons: Names = Field(default=(PYTHON_OF_NOX,), min_length=1)
     torch_refs: Names = Field(min_length=1)
     tool_pythons: Names = Field(min_length=1)
     tier: Literal["presubmit", "postsubmit", "nightly"] | None = None

@@ -334,10 +334,15 @@ class _SetPart:
 def staged_versions(
     store: Store,
     distribution: str = "torch",
+    *,
+    run_id: str | None = None,
 ) -> frozenset[str]:
-    """List the versions of a distribution that are staged."""
-    staging_records = documents.staging_records(store)
-    return _versions_in([record for record, _digest in staging_records], distribution)
+    """List the versions of a distribution that are staged; with a run's id, those that were staged of it."""
+    staging_records: list[StagingRecord] = []
+    for record, _digest in documents.staging_records(store):
+        if run_id is None or record.run_id == run_id:
+            staging_records.append(record)
+    return _versions_in(staging_records, distribution)
 
 
 def _versions_in(

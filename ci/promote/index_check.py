@@ -121,6 +121,13 @@ def _report(
     console.done(f"index: the pages of {store.url} list what is there")
 
 
+def _hint_of_name(name: str, known_names: Collection[str]) -> str:
+    """Return what to name in the place of what was not released."""
+    if known_names:
+        return nearest(name, known_names)
+    return "Nothing is released there. Name another place with --store, or promote a set first."
+
+
 # Yanking
 
 
@@ -134,7 +141,7 @@ def yank(
     folders = [folder for folder, names in names_by_folder.items() if release in names]
     if not folders:
         known_names = set().union(*names_by_folder.values())
-        raise UsageError(f"{store.url} has released no {release}. {nearest(release, known_names)}")
+        raise UsageError(f"{store.url} has released no {release}.", hint=_hint_of_name(release, known_names))
 
     for folder in folders:
         key = f"{folder}/{YANKS_FILE}"
@@ -174,7 +181,9 @@ def unname_set(store: Store, set_name: str) -> Sequence[str]:
     set_decisions = [decision for decision in all_decisions if decision.set_name == set_name]
     if not set_decisions:
         known_sets = {decision.set_name for decision in all_decisions}
-        raise UsageError(f"{store.url} has promoted no set {set_name}. {nearest(set_name, known_sets)}")
+        raise UsageError(
+            f"{store.url} has promoted no set {set_name}.", hint=_hint_of_name(set_name, known_sets)
+        )
 
     kept_keys = _keys_of_other_sets(store, set_name, set_decisions)
     removed_keys: set[str] = set()

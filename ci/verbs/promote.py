@@ -33,7 +33,7 @@ from core.cli.options import (
 from core.cli.sessions import command_again
 from core.errors import CheckError, FatalError, ServiceError, StoreError, UsageError
 from core.files import ensure_folder
-from core.run import group_name, records
+from core.run import LOCAL_RUN, group_name, records
 from core.run.locations import distribution_store
 from core.stores import Store
 from core.stores.location import open_store
@@ -42,7 +42,11 @@ from pytorch_build.refs.torch_refs import load_refs
 
 _OPTIONS = {
     "the set": (
-        ("--torch-version", "V", "torch's whole version (default: the only one that is staged)"),
+        (
+            "--torch-version",
+            "V",
+            "torch's whole version (default: the only one staged, or staged of --run-id)",
+        ),
         ("--rocm-version", "V", "ROCm's own packages alone, of this version"),
         ("--pythons", "A,B", "Pythons each family must have (default: any has)"),
         ("--matrix", "NAME", "a matrix whose cells must all be there: release, ci, FILE"),
@@ -268,7 +272,7 @@ def _read_request(
     artifact_groups = [group_name(gpu_family, common.build_variant) for gpu_family in gpu_families]
     return SetRequest(
         distribution="rocm" if arguments.rocm_version else "torch",
-        version=version or _only_version(staging_store, change),
+        version=version or _only_version(staging_store, change, common.run_id),
         artifact_groups=tuple(artifact_groups),
         platforms=(arguments.platform,) if arguments.platform else (),
         python_tags=tuple(map(python_tag, split_list(arguments.pythons))),
@@ -279,13 +283,23 @@ def _read_request(
 def _only_version(
     staging_store: Store,
     change: RocmChange | None,
+    run_id: str,
 ) -> str:
-    """Return the only torch version that is staged; of a candidate, the only one with its ROCm."""
+    """Return the only torch version that is staged; of a candidate, the only one with its ROCm.
+
+    Of several versions it is the one that was staged of the run that the user names.
+    """
     torch_versions = staged_versions(staging_store)
     if change is not None:
         torch_versions = frozenset(filter(change.is_of_candidate, torch_versions))
     if len(torch_versions) == 1:
         return min(torch_versions)
+
+    # The local run is the default, so nobody may have named it.
+    if run_id != LOCAL_RUN:
+        versions_of_run = torch_versions & staged_versions(staging_store, run_id=run_id)
+        if len(versions_of_run) == 1:
+            return min(versions_of_run)
 
     rocm_words = "" if change is None else f" of ROCm {change.old}"
     if torch_versions:

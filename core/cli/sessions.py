@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,6 +15,9 @@ from core.shell import command_line
 
 # nox names a session NAME, NAME-3.12 where -P chose its Python, or NAME(CELL) with a matrix.
 _SESSION = re.compile(r"(?P<name>\w+)(?:-(?P<python>3\.\d+t?))?(?:\((?P<cell>.*)\))?")
+
+# That of sessions without -P: nox runs their front doors with its own interpreter.
+PYTHON_OF_NOX = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +84,19 @@ class NoxSession:
         if first_words == ["build", project]:
             return argv[:2]
         return argv[:1]
+
+
+def option_of_python(python: str) -> str:
+    """Return what calls a session for a Python: `` -P 3.12``, or "" where nox's own is meant.
+
+    nox keeps another environment for each -P, and a stage would fill it with gigabytes of ROCm once more. So
+    it is left out unless the session that runs has it, too.
+    """
+    session = NoxSession.current()
+    has_named_python = session is not None and session.python is not None
+    if python == PYTHON_OF_NOX and not has_named_python:
+        return ""
+    return f" -P {python}"
 
 
 def command_again(*more_options: str) -> str:

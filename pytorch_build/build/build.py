@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from core import console
+from core.cli.sessions import option_of_python
 from core.errors import FatalError, MissingInputError, ServiceError, SourceError
 from core.packages.search import others_required_by_lines
 from core.run import records, stage
@@ -171,7 +172,7 @@ def missing_wheel_error(context: Context, python_tag: str, project: str) -> Miss
     return MissingInputError(
         f"Run {context.common.run_id} has no {COMPONENTS[project].distribution} wheel of {context.ref.name} "
         f"for {context.gpu_family} and Python {python}.",
-        hint=f"Build it first: nox -s build_{project} -P {python} -- {context.words}",
+        hint=f"Build it first: nox -s build_{project}{option_of_python(python)} -- {context.words}",
     )
 
 

@@ -130,18 +130,6 @@ def prepared_environment(
             yield
 
 
-def is_prepared(
-    context: Context,
-    target: Interpreter,
-    packages: TestedPackages,
-    *,
-    tools: Sequence[InstallerCall],
-) -> bool:
-    """Return whether the environment holds what is tested, as `prepared_environment` would make it."""
-    with planned_calls(context, target, packages, tools) as calls:
-        return installer.is_filled(target, installer.digest_of_calls(target, calls))
-
-
 # Device code
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from core import console
+from core.cli.sessions import option_of_python
 from core.errors import MissingInputError
 from core.families import detect
 from core.packages.candidates import Candidate, candidate_of_record, with_digest
@@ -231,9 +232,10 @@ def _no_wheels_error(
             f"{console.counted(uploaded_count, 'wheel')} that it has are of that torch ref.",
             hint=f"Test them as those of any source: --find-links {run_group.page_url}",
         )
+    python_option = option_of_python(target.series)
     return MissingInputError(
         f"{problem}.",
-        hint=f"Build some first: nox -s build_torch -P {target.series} -- {context.words}",
+        hint=f"Build some first: nox -s build_torch{python_option} -- {context.words}",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from core import console, files, parallel, process, temporary
 from core.cli.sessions import command_again
+from core.data import validated
 from core.errors import CheckError, UsageError
 from core.junit import Case, Document, Suite, counts
 from core.run import records
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from pytorch_build.test.skip_rules import Rule
     from pytorch_build.test.upstream_tests import TestFile
 
+TORCH = "torch"  # where a record's details have what the tested torch said of itself
 _LOGS = "logs"
 # A log among a run's outputs is for reading; of a longer one the beginning and the end are enough.
 _LOG_BYTES = 8 << 20
@@ -150,7 +153,57 @@ def look_at_tests(
     return look(stage, {**inputs, **_recorded_inputs(shard_run)})
 
 
+def find_recorded_torch(
+    context: Context,
+    target: Interpreter,
+    request: TorchTests,
+    inputs: Mapping[str, Any],
+) -> upstream_tests.Torch | None:
+    """Return what the torch of the last test said of itself, if its packages are those that are tested now.
+
+    None where they are others, or nothing was tested yet: an environment has to be filled to ask its torch.
+
+    Args:
+        context: What is tested.
+        target: The interpreter of the tests' environment.
+        request: Which tests are to run.
+        inputs: What a record holds of the installation.
+    """
+    origin = _origin_of(context, target, request)
+    stage = _stage_of(context, origin, request)
+    record = records.read(stage.store, stage.outputs, stage.artifact_group, stage.record_name)
+    if record is None or TORCH not in record.details:
+        return None
+
+    # As a record has them: JSON knows no tuples.
+    written_inputs = json.loads(json.dumps(inputs))
+    if any(record.inputs.get(name) != value for name, value in written_inputs.items()):
+        return None
+    key = stage.outputs.record_key(stage.artifact_group, stage.record_name)
+    return validated(record.details[TORCH], upstream_tests.Torch, where=key, table_name=TORCH)
+
+
 # What runs
+
+
+def _origin_of(context: Context, target: Interpreter, request: TorchTests) -> ReportOrigin:
+    """Return what is tested, as reports and records name it."""
+    return ReportOrigin.of(
+        "test_torch",
+        context.cell(target.tag),
+        config=request.config,
+        run_id=context.common.outputs.run_id,
+    )
+
+
+def _stage_of(context: Context, origin: ReportOrigin, request: TorchTests) -> Stage:
+    """Return the stage of a shard's record."""
+    return Stage(
+        name=reports.stage_name(origin, request.shard),
+        common=context.common,
+        artifact_group=context.artifact_group,
+        cell=origin.cell,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,13 +247,7 @@ def _prepare_shard_run(bench: Bench, request: TorchTests) -> _ShardRun:
 
     context = bench.context
     common = context.common
-    cell = context.cell(bench.target.tag)
-    origin = ReportOrigin.of(
-        "test_torch",
-        cell,
-        config=request.config,
-        run_id=common.outputs.run_id,
-    )
+    origin = _origin_of(context, bench.target, request)
     durations = shards.durations_for_run(
         common.open_store(),
         common.outputs,
@@ -218,12 +265,7 @@ def _prepare_shard_run(bench: Bench, request: TorchTests) -> _ShardRun:
         bench=bench,
         request=request,
         origin=origin,
-        stage=Stage(
-            name=reports.stage_name(origin, request.shard),
-            common=common,
-            artifact_group=context.artifact_group,
-            cell=cell,
-        ),
+        stage=_stage_of(context, origin, request),
         rules=rules,
         applied_rules=_apply_rules(bench, request, rules),
         test_files=test_files,
@@ -350,7 +392,7 @@ def _run_and_report(shard_run: _ShardRun) -> StageResult:
     console.done(f"{stage.name}: {passed} passed")
     return StageResult(
         files=(),
-        details=details,
+        details={**details, TORCH: shard_run.bench.torch.model_dump(mode="json")},
     )
 
 

@@ -174,8 +174,7 @@ def requirements_of_tree(
 # --- The torch -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Torch:
+class Torch(Model):
     """The installed torch that is tested; `commit` and `hip` are "" where it does not say them."""
 
     version: str

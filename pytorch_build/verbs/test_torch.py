@@ -21,7 +21,7 @@ from core.families import CPU
 from core.modes import declared_options, refuse_options
 from core.packages.options import options_of_tested_source
 from core.run import Platform, this_platform
-from core.status import Pending, Status
+from core.status import Pending, Status, UpToDate
 from pytorch_build.build import container
 from pytorch_build.build.container import ContainerSession
 from pytorch_build.context import Context, add_source_options, find_context, mirrors_from
@@ -33,7 +33,13 @@ from pytorch_build.test.gpus import Assignment, assign_gpus
 from pytorch_build.test.shards import parse_shard
 from pytorch_build.test.skip_questions import QUESTIONS, SkipRequest
 from pytorch_build.test.tested_packages import TestedPackages, find_tested_packages
-from pytorch_build.test.torch_run import Bench, TorchTests, look_at_tests, perform_tests
+from pytorch_build.test.torch_run import (
+    Bench,
+    TorchTests,
+    find_recorded_torch,
+    look_at_tests,
+    perform_tests,
+)
 from pytorch_build.test.upstream_tests import LimitsTable
 from rocm_packaging.origin import named_source, staged_source
 
@@ -273,6 +279,11 @@ def _install_and_test(arguments: argparse.Namespace) -> None:
     if not arguments.no_install:
         packages = _find_packages(context, target, arguments)
     tests = _check_out_tests(context, request)
+    if packages is not None and not context.common.force:
+        status = _look_at_record(context, target, packages, gpus, tests, request)
+        if isinstance(status, UpToDate):
+            return
+
     rocm = rocm_options_from(arguments, environment())
     with _prepared_environment(context, target, packages, rocm, gpus, tests) as inputs:
         torch = _installed_torch(target)
@@ -306,19 +317,28 @@ def look(arguments: argparse.Namespace) -> Status:
         return Pending(reasons=("the tree of its tests is not checked out",))
 
     packages = _find_packages(context, target, arguments)
-    tools = _tools(context, target, tests)
-    inputs = installation.recorded_inputs(packages, target, tools)
-    is_prepared = installation.is_prepared(context, target, packages, tools=tools)
-    if not is_prepared:
-        return Pending(reasons=("its environment does not hold what is tested",))
+    return _look_at_record(context, target, packages, gpus, tests, request)
 
-    bench = Bench(
-        context=context,
-        target=target,
-        tests=tests,
-        torch=_installed_torch(target),
-        assignments=gpus,
-    )
+
+def _look_at_record(
+    context: Context,
+    target: Interpreter,
+    packages: TestedPackages,
+    gpus: Sequence[Assignment],
+    tests: upstream_tests.Tests,
+    request: TorchTests,
+) -> Status:
+    """Return whether packages have to be tested.
+
+    It is decided without the environment, which may hold what another run tests: gigabytes of ROCm are
+    installed only to be used.
+    """
+    inputs = installation.recorded_inputs(packages, target, _tools(context, target, tests))
+    torch = find_recorded_torch(context, target, request, inputs)
+    if torch is None:
+        return Pending(reasons=("what it installs was not tested yet",))
+
+    bench = Bench(context=context, target=target, tests=tests, torch=torch, assignments=gpus)
     return look_at_tests(bench, request, inputs)
 
 

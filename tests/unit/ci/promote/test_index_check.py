@@ -60,6 +60,15 @@ def test_removes_a_set_from_the_release_index_and_from_staging(desk: ReleaseDesk
         assert "rocm_sdk_core" in staged
 
 
+def test_says_what_to_do_where_nothing_is_left_to_yank(desk: ReleaseDesk) -> None:
+    desk.promote_run(GFX94)
+    assert desk.check_indexes("--remove", TORCH_SET, "--write") == 0
+    desk.read_messages()
+
+    assert desk.check_indexes("--yank", "torch==1", "--reason", "x", "--write") == UsageError.exit_code
+    assert "--store" in desk.read_messages()
+
+
 def test_completes_a_removal_that_was_interrupted(desk: ReleaseDesk) -> None:
     desk.promote_run(GFX94, GFX1151)
     (record,) = desk.bucket.list(f"manifests/v2/{GFX94}")

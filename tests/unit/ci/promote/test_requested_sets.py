@@ -86,10 +86,19 @@ def desk_with_two_versions(desk: ReleaseDesk) -> ReleaseDesk:
     return desk
 
 
+def test_promotes_the_version_that_the_named_run_has_staged(desk_with_two_versions: ReleaseDesk) -> None:
+    desk = desk_with_two_versions
+
+    assert desk.promote("--run-id", "18") == 0, desk.read_messages()
+
+    assert desk.decision().set_name == "torch-2.10.0a0+rocm7.10.0a20251121"
+
+
 @pytest.mark.parametrize(
     ("options", "error", "phrase"),
     [
         ((), UsageError, "2 torch versions"),
+        (("--run-id", "19"), UsageError, "2 torch versions"),
         (
             ("--torch-version", "2.10.0a0+rocm7.10.0a20251122"),
             MissingInputError,
@@ -98,7 +107,13 @@ def desk_with_two_versions(desk: ReleaseDesk) -> ReleaseDesk:
         (("--torch-version", TORCH_VERSION, "--gpu-family", GFX1151), MissingInputError, GFX94),
         (("--torch-version", TORCH_VERSION, "--rocm-version", "7.10.0"), UsageError, "--rocm-version"),
     ],
-    ids=["no version", "a version that is not staged", "a family without it", "two versions"],
+    ids=[
+        "no version",
+        "a run that staged none",
+        "a version that is not staged",
+        "a family without it",
+        "two versions",
+    ],
 )
 def test_rejects_a_choice_among_several_versions_that_is_none(
     desk_with_two_versions: ReleaseDesk,

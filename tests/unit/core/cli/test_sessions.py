@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.cli.sessions import again
+from core.cli.sessions import PYTHON_OF_NOX, again, option_of_python
 from core.shell import command_line
 
 WORDS = ["build", "torch", "--python=/nox/build_torch/bin/python", "--torch-ref", "sample"]
@@ -62,3 +62,18 @@ def test_names_the_front_door_itself_outside_nox() -> None:
     assert again("ci", ["upload", "--run-id", "1 7"]) == command_line(
         ["python", "-m", "ci", "upload", "--run-id", "1 7"]
     )
+
+
+def test_calls_another_session_in_the_environment_that_nox_keeps_without_a_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NOX_CURRENT_SESSION", "test_smoke")
+
+    assert option_of_python(PYTHON_OF_NOX) == ""
+    assert option_of_python("3.9") == " -P 3.9"
+
+
+def test_calls_another_session_with_the_python_that_was_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOX_CURRENT_SESSION", f"test_smoke-{PYTHON_OF_NOX}")
+
+    assert option_of_python(PYTHON_OF_NOX) == f" -P {PYTHON_OF_NOX}"

@@ -19,7 +19,7 @@ from core.packages.options import SourceOptions
 from core.packages.resolution import ResolvedPackage
 from pytorch_build.context import Context
 from pytorch_build.sdk import RocmOptions
-from pytorch_build.test import installation, tested_packages
+from pytorch_build.test import tested_packages
 from pytorch_build.test.gpus import Assignment
 from pytorch_build.test.installation import amd_targets, planned_calls, recorded_inputs, require_device_code
 from pytorch_build.test.tested_packages import TestedPackages, find_tested_packages, packages_of_run
@@ -232,18 +232,13 @@ class Installation:
         target = self.run.target(self.python)
         return find_tested_packages(self.run.context("cpu"), target, options, RocmOptions())
 
-    def fill_environment(self) -> None:
-        """Note that the environment was filled with what is installed now."""
+    @property
+    def environment_digest(self) -> str:
+        """The digest of what the environment is filled with."""
         context = self.run.context("cpu")
         target = self.run.target(self.python)
         with planned_calls(context, target, self.packages, self.tools) as calls:
-            digest = installer.digest_of_calls(target, calls)
-        self.monkeypatch.setattr(installer, "is_filled", lambda _target, new_digest: new_digest == digest)
-
-    def is_prepared(self) -> bool:
-        """Return whether the environment still is what it was filled with."""
-        target = self.run.target(self.python)
-        return installation.is_prepared(self.run.context("cpu"), target, self.packages, tools=self.tools)
+            return installer.digest_of_calls(target, calls)
 
     def inputs(self) -> Mapping[str, object]:
         """Return what a record holds of the installation."""
@@ -272,11 +267,11 @@ CHANGES = [
     ],
 )
 def test_fills_an_environment_again_when_one_input_changes(installed: Installation, change: Any) -> None:
-    installed.fill_environment()
+    digest_before = installed.environment_digest
 
     change(installed)
 
-    assert not installed.is_prepared()
+    assert installed.environment_digest != digest_before
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -296,12 +291,12 @@ def test_a_record_is_of_other_inputs_when_one_changes(installed: Installation, c
     ],
 )
 def test_nothing_has_changed_when_the_inputs_are_the_same(installed: Installation, change: Any) -> None:
-    installed.fill_environment()
+    digest_before = installed.environment_digest
     inputs_before = installed.inputs()
 
     change(installed)
 
-    assert installed.is_prepared()
+    assert installed.environment_digest == digest_before
     assert installed.inputs() == inputs_before
 
 

@@ -14,7 +14,7 @@ from pytorch_build.test import file_run, gpus, shards
 from pytorch_build.test.file_run import FileRun
 from pytorch_build.test.gpus import Assignment, Gpu, Machine, assign_gpus, without_gpu
 from pytorch_build.test.shards import Durations, FileDuration, Shard
-from pytorch_build.test.torch_run import Bench, TorchTests, environment, perform_tests
+from pytorch_build.test.torch_run import Bench, TorchTests, environment, find_recorded_torch, perform_tests
 from pytorch_build.test.upstream_tests import LimitsTable, Tests, Torch
 from tests.kit.builds import LocalRun
 from tests.kit.repos import write_files
@@ -274,6 +274,17 @@ def test_does_nothing_when_no_input_changes(
     assert "unchanged" in capsys.readouterr().err
 
 
+def test_remembers_the_torch_of_the_packages_that_were_tested(recorded_test: RecordedTest) -> None:
+    bench = recorded_test.bench
+
+    def find_torch(inputs: Mapping[str, Any], request: TorchTests = recorded_test.request) -> Torch | None:
+        return find_recorded_torch(bench.context, bench.target, request, inputs)
+
+    assert find_torch(recorded_test.inputs) == bench.torch
+    assert find_torch({**INPUTS, "files": {"torch.whl": "cd" * 32}}) is None
+    assert find_torch(recorded_test.inputs, TorchTests()) is None
+
+
 def test_tests_again_when_rules_of_the_second_gpu_change(
     recorded_test: RecordedTest, runner: FileRunner
 ) -> None:
@@ -401,7 +412,7 @@ def test_runs_a_named_file_that_no_configuration_knows(own_bench: Bench, runner:
 
 
 def test_refuses_tests_of_another_torch(bench: Bench, runner: FileRunner) -> None:
-    other_torch = replace(bench, torch=replace(bench.torch, commit="2" * 40))
+    other_torch = replace(bench, torch=bench.torch.model_copy(update={"commit": "2" * 40}))
 
     with pytest.raises(SourceError) as caught:
         perform_tests(other_torch, TorchTests(), INPUTS)
@@ -411,7 +422,7 @@ def test_refuses_tests_of_another_torch(bench: Bench, runner: FileRunner) -> Non
 
 
 def test_runs_tests_of_another_torch_when_allowed(bench: Bench, runner: FileRunner) -> None:
-    other_torch = replace(bench, torch=replace(bench.torch, commit="2" * 40))
+    other_torch = replace(bench, torch=bench.torch.model_copy(update={"commit": "2" * 40}))
 
     perform_tests(other_torch, TorchTests(allow_version_mismatch=True), INPUTS)
 

@@ -7,18 +7,27 @@ import pytest
 
 from core import process
 from core.env import InstalledDistribution, engines
+from core.junit import Case
 from core.run.records import FileRecord
-from pytorch_build.test import container_run, gpus, upstream_tests
+from pytorch_build.test import container_run, file_run, gpus, torch_run, upstream_tests
 from pytorch_build.test.container_run import Devices
+from pytorch_build.test.file_run import FileRun
 from pytorch_build.verbs import test_torch
 from tests.kit.builds import LocalRun
 from tests.kit.front_doors import FrontDoorResult
+from tests.kit.repos import write_files
 from tests.kit.windows import not_on_windows
 
 Front = Callable[..., FrontDoorResult]
 
 COMMIT = "1" * 40
 SAMPLE = ("test-torch", "--torch-ref", "sample", "--gpu-family", "cpu")
+
+
+def pass_file(file: Any, _settings: Any, *, name: str) -> FileRun:  # noqa: ARG001 - as file_run has it
+    """Stand in for the run of a test file, whose one test passes."""
+    case = Case(test=f"{file.file}::test_x", file=file.file, outcome="passed", seconds=1.0)
+    return FileRun(file=file.file, cases=(case,), existing=frozenset({case.test}), seconds=1.0, logs=())
 
 
 def installed(*names: str) -> list[InstalledDistribution]:
@@ -131,6 +140,25 @@ def test_a_filled_environment_is_tested_each_time(run: LocalRun, front: Front, s
     assert result.exit_code == 0
     assert inputs == {"files": {}, "installed": False}
     assert bench.context.common.force
+
+
+@pytest.mark.usefixtures("torch")
+def test_an_environment_is_not_filled_for_what_was_tested_before(
+    front: Front, steps: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write_files(tmp_path / "test", {"test_nn.py": ""})
+    monkeypatch.setattr(file_run, "run_file", pass_file)
+    monkeypatch.setattr(test_torch, "perform_tests", torch_run.perform_tests)
+
+    first_result = front(*SAMPLE)
+    assert first_result.exit_code == 0, first_result.report
+    assert len(steps) == 1
+    second_result = front(*SAMPLE)
+
+    assert "unchanged" in second_result.report
+    assert len(steps) == 1
+    front(*SAMPLE, "--force")
+    assert len(steps) == 2
 
 
 @pytest.mark.parametrize(
