@@ -129,7 +129,10 @@ def _require_known_runs(
         known_names |= folder.run_names
     for run_id in run_ids:
         if run_id not in known_names:
-            raise UsageError(f"--keep-run {run_id!r}: there is no such run. {nearest(run_id, known_names)}")
+            hint = "Leave the option out: there are no runs."
+            if known_names:
+                hint = nearest(run_id, known_names)
+            raise UsageError(f"--keep-run {run_id!r}: there is no such run.", hint=hint)
 
 
 def _take_locks(common: Common, locks: ExitStack) -> Sequence[Path]:

@@ -1,6 +1,7 @@
 """What stages left in a checkout, listed and freed."""
 
 import os
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -162,6 +163,15 @@ def test_a_mistake_frees_nothing(
     assert mention in capsys.readouterr().err
     for folder in FOLDERS:
         assert (checkout / folder).is_dir()
+
+
+def test_says_what_to_do_where_there_is_no_run_to_keep(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(checkout / "out")
+
+    assert run_verb("ci", "clean", "--keep-run", "17") == UsageError.exit_code
+    assert "Leave the option out" in capsys.readouterr().err
 
 
 # --- Trees with the user's work --------------------------------------------------------------
