@@ -266,7 +266,7 @@ def _serves_index(common: Common, artifact_groups: Mapping[str, Sequence[FileRec
     if "://" not in store.url:
         return True
     outputs = common.outputs
-    return all(store.find(f"{outputs.python_index_prefix(group)}/") is not None for group in artifact_groups)
+    return all(store.keeps_folder_pages(outputs.python_prefix(group)) for group in artifact_groups)
 
 
 def set_outputs(

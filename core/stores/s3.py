@@ -474,7 +474,9 @@ class S3Store:
         if not recursive:
             query["Delimiter"] = "/"
         with self._explained(prefix):
-            yield from self.connection.client.get_paginator("list_objects_v2").paginate(**query)
+            for page in self.connection.client.get_paginator("list_objects_v2").paginate(**query):
+                self.connection.buckets.add(self.bucket)
+                yield page
 
     def _existing(self, key: str) -> Stored:
         stored_object = self.find(key)
