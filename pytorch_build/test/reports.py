@@ -16,12 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core import console, files, junit, parallel
+from core import console, files, parallel
 from core.causes import Cause, first
 from core.errors import CheckError, MissingInputError
 from core.run import RunOutputs, records
 from core.run.records import Record
 from core.stores import Store
+from pytorch_build.test import junit
 from pytorch_build.test.record import (
     STAGE_PREFIX,
     TestDetails,

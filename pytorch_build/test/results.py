@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, fields, replace
 
 from core.cell import GroupCell, python_of_tag
 from core.errors import UsageError
-from core.junit import NO_TEST, Case, Document, Suite, counts
 from core.run.records import record_name
 from pytorch_build.check import some
+from pytorch_build.test.junit import NO_TEST, Case, Document, Suite, counts
 from pytorch_build.test.record import UNEXPLAINED
 from pytorch_build.test.shards import Shard, parse_shard
 

@@ -11,10 +11,10 @@ from typing import Literal
 
 from core import console
 from core.data import Model
-from core.junit import FAILING, OUTCOMES, Case, clean, counts
 from core.run import LOCAL_RUN
 from core.run.job_files import table, text
 from core.shell import command_line
+from pytorch_build.test.junit import FAILING, OUTCOMES, Case, clean, counts
 from pytorch_build.test.results import DEFAULT_CONFIG, CellResults, ReportOrigin
 
 MOST_FAILURES = 300
