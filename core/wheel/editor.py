@@ -50,11 +50,13 @@ _PKG_INFO = "PKG-INFO"
 class Additions:
     """What a wheel gets besides its own members, and which of those (`dropped`) it does not get.
 
-    `members` take the place of old ones of the same name; `borrowed` are other wheels, with the members to
-    copy from them -> their names in the new one; `platform` is that of the tags, None for the old one.
+    `members` take the place of old ones of the same name; `texts` are new contents of old members, by their
+    names there; `borrowed` are other wheels, with the members to copy from them -> their names in the new
+    one; `platform` is that of the tags, None for the old one.
     """
 
     members: tuple[Member, ...] = ()
+    texts: Mapping[str, bytes] = field(default_factory=dict)
     borrowed: Mapping[Path, Mapping[str, str]] = field(default_factory=dict)
     dropped: frozenset[str] = frozenset()
     platform: str | None = None
@@ -99,12 +101,18 @@ def edit_wheel(
     listing = require_listing(source)
     info_folder = _with_version(f"{listing.folder}/", version).removesuffix("/")
     if additions is None:
-        copies = _copies_of(listing, version, edit, dropped=set())
+        copies = _copies_of(listing, version, edit, dropped=set(), texts={})
         _require_distinct(source, [copy.name for copy in copies])
         return _write(target, copies, [], [], info_folder=info_folder, epoch=epoch)
 
     new_names = [member.name for member in additions.members]
-    copies = _copies_of(listing, version, edit, dropped={*additions.dropped, *new_names})
+    copies = _copies_of(
+        listing,
+        version,
+        edit,
+        dropped={*additions.dropped, *new_names},
+        texts=additions.texts,
+    )
     borrowed_copies = _borrowed_copies(additions.borrowed)
     _require_distinct(source, [copy.name for copy in (*copies, *borrowed_copies)] + new_names)
 
@@ -190,6 +198,7 @@ def _copies_of(
     edit: Edit | None,
     *,
     dropped: set[str],
+    texts: Mapping[str, bytes],
 ) -> list[_Copy]:
     """Decide what becomes of each member of the old wheel."""
     archive = listing.archive
@@ -200,7 +209,7 @@ def _copies_of(
         for member in listing.members:
             if member.name in all_dropped:
                 continue
-            content = None
+            content = texts.get(member.name)
             if edit is not None and (member.name.startswith(info) or _is_small_text(stream, member)):
                 old_content = read_small_member(archive, member.name)
                 new_content = edit(member.name, old_content)

@@ -184,8 +184,7 @@ def _write_host(plan: SplitPlan, folder: Path) -> Path:
         plan.fat_wheel,
         folder,
         version=plan.layout.version,
-        edit=new_texts.get,
-        additions=Additions(members=tuple(new_members), dropped=frozenset(dropped)),
+        additions=Additions(members=tuple(new_members), texts=new_texts, dropped=frozenset(dropped)),
         epoch=plan.epoch,
     )
     return host.path
