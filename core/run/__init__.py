@@ -55,12 +55,6 @@ def is_record(key: str) -> bool:
     return name.endswith(".json") and name != BUILD_MANIFEST
 
 
-def is_source_lock(key: str) -> bool:
-    """Return whether a key of a run's manifests is a source lock's."""
-    _folder, _slash, name = key.rpartition("/")
-    return name.startswith(_SOURCE_LOCK)
-
-
 def group_name(gpu_family: str, build_variant: str = "") -> str:
     """Return the group of GPU families in a build variant: ``gfx94X-dcgpu-asan``, ``gfx942-gfx1100``."""
     names = [name.strip() for name in re.split(r"[;,]", gpu_family)]

@@ -201,7 +201,7 @@ class DirectoryStore:
 
     def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> PutResult:
         """Copy an object of any store under `key`. Whoever writes to one of both leaves the other alone."""
-        require_digest(source, source_key, sha256)
+        require_digest(source, source_key, source.digest(source_key), sha256)
         stored_object = self.find(key)
         if stored_object is not None and self.digest(key) == sha256:
             return PutResult("unchanged", stored_object.etag)
