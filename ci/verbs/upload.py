@@ -173,7 +173,7 @@ def _source_run(common: Common, location: str) -> SourceRun:
     located = options.with_run_location(unlocated, options.environment(), is_store_named=False)
     return SourceRun(
         store=open_store(located.store, root=common.root),
-        outputs=replace(located.outputs, bucket=""),
+        outputs=located.outputs,
         cache=common.cache / "fetched",
         digests=digests_of(common, common.root / options.DEFAULT_STORE),
     )
