@@ -31,7 +31,11 @@ MAY_SKIP = "may_skip"
 LEFT_OUT = "left_out"
 
 
-@dataclass(frozen=True, kw_only=True, order=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    order=True,
+)
 class ReportOrigin:
     """What was tested, by which stage, where; "" for what a report does not contain."""
 
@@ -97,7 +101,10 @@ class ReportOrigin:
 _ORIGIN_PROPERTIES = tuple(field.name for field in fields(ReportOrigin) if field.name != "folder")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+)
 class Report:
     """What one shard, or a stage without shards, reported."""
 
@@ -107,7 +114,10 @@ class Report:
     filename: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+)
 class CellResults:
     """All results of a stage on one cell.
 
@@ -219,7 +229,10 @@ def report_of(
     )
 
 
-def _origin_by_properties(properties: Mapping[str, str], known_origin: ReportOrigin) -> ReportOrigin:
+def _origin_by_properties(
+    properties: Mapping[str, str],
+    known_origin: ReportOrigin,
+) -> ReportOrigin:
     origin = known_origin
     # A report that names no stage is ROCm's, whose `python` is a whole version.
     if properties.get("stage"):
@@ -263,7 +276,10 @@ def merge_reports(reports: Iterable[Report]) -> tuple[CellResults, ...]:
     return tuple(merged_results)
 
 
-def merge_shards(origin: ReportOrigin, reports: Sequence[Report]) -> CellResults:
+def merge_shards(
+    origin: ReportOrigin,
+    reports: Sequence[Report],
+) -> CellResults:
     """Return the results of the shards of one origin, whatever else there is to test."""
     by_shard: dict[Shard | None, list[Report]] = defaultdict(list)
     for report in sorted(reports, key=lambda report: (report.document.timestamp, report.filename)):
@@ -435,7 +451,10 @@ def _gaps_of_tests(documents: Sequence[Document]) -> list[str]:
     return gaps
 
 
-def unexplained_cases(cases: Sequence[Case], properties: Mapping[str, str]) -> Sequence[Case]:
+def unexplained_cases(
+    cases: Sequence[Case],
+    properties: Mapping[str, str],
+) -> Sequence[Case]:
     """List tests of a report of ours that were skipped, or tried again, for no reason that is known."""
     may_skip = properties.get(MAY_SKIP, "")
     if not may_skip.isdecimal():
