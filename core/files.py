@@ -9,7 +9,6 @@ import shutil
 import stat
 import tempfile
 import time
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -114,11 +113,11 @@ def reading(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def partial_file(target: Path, *, within: Path | None = None) -> Iterator[Path]:
-    """Lend a path, beside a file or `within` a folder, for what replaces the file when it is whole."""
+def partial_file(target: Path) -> Iterator[Path]:
+    """Lend a path, in a folder beside a file, for what replaces the file when it is whole."""
     with writing(target):
         ensure_folder(target.parent)
-        with temporary.folder("half", within=within or target.parent) as folder:
+        with temporary.folder("half", within=target.parent) as folder:
             part = folder / "half"
             yield part
             put_in_place(part, target)
@@ -222,12 +221,12 @@ def file_sizes(folder: Path) -> dict[str, int]:
     return sizes
 
 
-def link_or_copy(source: Path, target: Path, *, within: Path | None = None) -> None:
+def link_or_copy(source: Path, target: Path) -> None:
     """Put a file of ours under a second name: a hard link where the file system allows, else a copy.
 
     An existing target is replaced atomically. Both names are one file: neither may be written to.
     """
-    with partial_file(target, within=within) as part:
+    with partial_file(target) as part:
         try:
             os.link(source, part)
         except OSError:
@@ -300,34 +299,3 @@ def machine_lock(subject: str) -> AbstractContextManager[None]:
     user = getattr(os, "getuid", getpass.getuser)()
     folder = Path(tempfile.gettempdir()) / f"machine-locks-{user}"
     return locked(folder / f"{sha256_text(subject)[:32]}.lock", what=subject)
-
-
-@contextmanager
-def workspace(parent: Path) -> Iterator[Path]:
-    """Lend a folder below `parent`, which goes in the end; where this process is killed, by `sweep`."""
-    from filelock import FileLock
-
-    folder = ensure_folder(parent) / uuid.uuid4().hex
-    lock = folder.with_suffix(".lock")
-    with FileLock(lock):
-        folder.mkdir()
-        try:
-            yield folder
-        finally:
-            temporary.remove_tree(folder)
-    lock.unlink(missing_ok=True)
-
-
-def sweep(parent: Path) -> None:
-    """Take away the workspaces below `parent` whose processes are gone; one that cannot go yet stays."""
-    for lock in parent.glob("*.lock"):
-        from filelock import FileLock, Timeout
-
-        folder = lock.with_suffix("")
-        with suppress(OSError, Timeout), FileLock(lock, timeout=0):
-            temporary.remove_tree(folder)
-            temporary.unlink_held_lock(lock)
-        if folder.exists():
-            # By it the next sweep finds the folder, and Windows has removed it with the lock's release.
-            with suppress(OSError):
-                lock.touch()

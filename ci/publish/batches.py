@@ -243,10 +243,9 @@ def _file_to_put(store: Store, file: LocalFile) -> Iterator[Path]:
         yield file.path
         return
 
-    workspace = temporary.folder("upload")
-    if isinstance(store, DirectoryStore):
-        workspace = files.workspace(store.partial_files)
-    with workspace as folder:
+    # A store in a folder links the copy, which has to lie on its own disk for that.
+    parent = files.ensure_folder(store.root) if isinstance(store, DirectoryStore) else None
+    with temporary.folder("upload", within=parent) as folder:
         path = folder / PurePosixPath(file.key).name
         if file.must_pack:
             pack(file.path, path)

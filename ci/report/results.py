@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ci.report.model import CaseRow, RunTests, StageTests
 from ci.report.names import cell_of_tests
 from core.console import counted
-from core.junit import OUTCOMES
+from pytorch_build.test.junit import OUTCOMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

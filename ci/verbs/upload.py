@@ -173,7 +173,7 @@ def _source_run(common: Common, location: str) -> SourceRun:
     located = options.with_run_location(unlocated, options.environment(), is_store_named=False)
     return SourceRun(
         store=open_store(located.store, root=common.root),
-        outputs=replace(located.outputs, bucket=""),
+        outputs=located.outputs,
         cache=common.cache / "fetched",
         digests=digests_of(common, common.root / options.DEFAULT_STORE),
     )
@@ -267,7 +267,7 @@ def _serves_index(common: Common, artifact_groups: Mapping[str, Sequence[FileRec
     if "://" not in store.url:
         return True
     outputs = common.outputs
-    return all(store.find(f"{outputs.python_index_prefix(group)}/") is not None for group in artifact_groups)
+    return all(store.keeps_folder_pages(outputs.python_prefix(group)) for group in artifact_groups)
 
 
 def set_outputs(

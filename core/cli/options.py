@@ -94,10 +94,7 @@ class Common:
     @property
     def outputs(self) -> RunOutputs:
         """The paths of the run."""
-        bucket = self.store.removeprefix(_BUCKET) if self.store.startswith(_BUCKET) else ""
-        return RunOutputs(
-            run_id=self.run_id, platform=self.platform, external_repo=self.external_repo, bucket=bucket
-        )
+        return RunOutputs(run_id=self.run_id, platform=self.platform, external_repo=self.external_repo)
 
     @property
     def artifact_group(self) -> str:

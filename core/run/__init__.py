@@ -55,12 +55,6 @@ def is_record(key: str) -> bool:
     return name.endswith(".json") and name != BUILD_MANIFEST
 
 
-def is_source_lock(key: str) -> bool:
-    """Return whether a key of a run's manifests is a source lock's."""
-    _folder, _slash, name = key.rpartition("/")
-    return name.startswith(_SOURCE_LOCK)
-
-
 def group_name(gpu_family: str, build_variant: str = "") -> str:
     """Return the group of GPU families in a build variant: ``gfx94X-dcgpu-asan``, ``gfx942-gfx1100``."""
     names = [name.strip() for name in re.split(r"[;,]", gpu_family)]
@@ -77,8 +71,7 @@ class RunOutputs:
     run_id: str
     platform: Platform
     external_repo: str = ""  # {owner}-{repo}/ in the bucket that forks and other repositories share
-    bucket: str = ""  # for the addresses; empty for a directory store
-    address: str = ""  # where clients read the store's keys; empty for the bucket's own at Amazon
+    address: str = ""  # where clients read the keys; `at` takes it from a store
 
     def __post_init__(self) -> None:
         require_key_segment(self.run_id, option="--run-id")
@@ -99,8 +92,7 @@ class RunOutputs:
 
     def url_of(self, key: str) -> str:
         """Return the public address of a key, quoted so that ``+`` in a version survives."""
-        address = self.address or f"https://{self.bucket}.s3.amazonaws.com"
-        return f"{address}/{quote(key)}"
+        return f"{self.address}/{quote(key)}"
 
     def artifacts_folder(self, cache: Path, artifact_group: str) -> Path:
         """Folder on this machine that a group's artifacts are fetched into, and packaged from."""

@@ -80,7 +80,7 @@ def buckets_of(repository: str) -> RunBuckets:
     What runs of others lie in, such as the artifacts of upstream's, the project's data says in any case.
     """
     data = run_buckets()
-    if repository.casefold() == data.repository.casefold():
+    if _is_same_repository(repository, data.repository):
         return data
     return load_toml(BUCKETS_FILE, RunBuckets)
 

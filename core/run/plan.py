@@ -106,7 +106,7 @@ class RocmPackages(Model):
     )
     use_prebuilt_artifacts: bool = Field(
         default=False,
-        description="StageResult of a run's artifacts in any case",
+        description="Whether packages are made of a run's artifacts in any case",
     )
     index_url: OptionalText = Field(None, description="The index that was requested; empty for none")
     version: OptionalText = None

@@ -251,13 +251,19 @@ def promised(records: Sequence[Record]) -> Mapping[str, frozenset[str]]:
 def write(store: Store, outputs: RunOutputs, artifact_group: str, record: Record) -> None:
     """Put a record; a failure beside the last success, a success in the place of both."""
     document = serialize(record)
-    key_of_failure = failure_key(outputs, artifact_group, record)
     if record.status == "failed":
+        key_of_failure = failure_key(outputs, artifact_group, record)
         store.put_bytes(key_of_failure, document)
         return
 
     key = outputs.record_key(artifact_group, record.name)
     store.put_bytes(key, document)
+    remove_failure(store, outputs, artifact_group, record)
+
+
+def remove_failure(store: Store, outputs: RunOutputs, artifact_group: str, record: Record) -> None:
+    """Delete what was recorded of a failure since a success that stands."""
+    key_of_failure = failure_key(outputs, artifact_group, record)
     if store.find(key_of_failure) is not None:
         store.delete(key_of_failure)
 

@@ -145,6 +145,7 @@ def _perform_alone(
     if not stage.force:
         if previous_record is not None and _holds(stage.store, previous_record, digest):
             _say_unchanged(stage)
+            records.remove_failure(stage.store, stage.outputs, stage.artifact_group, previous_record)
             return _finish(stage, previous_record)
         record = _take_over(stage, digest)
 
@@ -166,6 +167,7 @@ def _perform_alone(
         _update_records_of_other_cells(stage, record)
 
     _withdraw_old(stage, previous_record, record.files)
+    _write_record(stage, record)
     return _finish(stage, record)
 
 
@@ -250,8 +252,7 @@ def _short_value(value: object) -> str:
 
 
 def _finish(stage: Stage, record: Record) -> Record:
-    """Write a success's record, which ends that of a failure since the last one; show what there is."""
-    _write_record(stage, record)
+    """Copy the files into the output folder, where one is named, and show them."""
     if stage.output_dir is not None and not stage.dry_run:
         _copy_files(stage, record, stage.output_dir)
 

@@ -180,12 +180,10 @@ def conflict(key: str, url: str) -> ConflictError:
     return ConflictError(f"{key} in {url} was written by another process meanwhile.")
 
 
-def require_digest(source: Store, source_key: str, sha256: str, *, actual: str | None = None) -> None:
-    """Refuse to copy an object of another digest than `sha256`; `actual` is its digest, where known."""
-    if actual is None:
-        actual = source.digest(source_key)
-    if actual != sha256:
+def require_digest(source: Store, source_key: str, actual_sha256: str, sha256: str) -> None:
+    """Refuse to copy an object whose digest is another one than `sha256`."""
+    if actual_sha256 != sha256:
         raise StoreError(
-            f"{source_key} in {source.url} has the digest {actual}, and {sha256} was to be copied.",
+            f"{source_key} in {source.url} has the digest {actual_sha256}, and {sha256} was to be copied.",
             hint="Another process replaced it; find out which, then test and copy again.",
         )

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
-from core import files
+from core import files, temporary
 from core.errors import MachineError
 from core.file_names import windows_fault
 from core.stores import (
@@ -64,11 +64,6 @@ class DirectoryStore:
     def url(self) -> str:
         """The folder."""
         return str(self.root)
-
-    @property
-    def partial_files(self) -> Path:
-        """Where half-written files lie, in workspaces."""
-        return self.root / ".parts"
 
     def url_of(self, key: str) -> str:
         """Return a key's ``file://`` address."""
@@ -155,7 +150,7 @@ class DirectoryStore:
     ) -> PutResult:
         """Link (or copy) a file under `key`."""
         path = self._writable_path(key)
-        with self._locked(key) as folder, files.workspace(self.partial_files) as workspace:
+        with self._locked(key):
             stored_object = self.find(key)
             if stored_object is not None:
                 if self.digest(key) == sha256:
@@ -163,9 +158,7 @@ class DirectoryStore:
                 if not replace:
                     raise refuse_other_bytes(key, self.url)
 
-            # A folder of a store may be mounted from elsewhere, and no file is renamed across mounts.
-            is_same_mount = workspace.stat().st_dev == folder.stat().st_dev
-            files.link_or_copy(source, path, within=workspace if is_same_mount else None)
+            files.link_or_copy(source, path)
             etag = _stored_object(key, path.stat()).etag
             self._remember(key, etag, sha256)
         return PutResult("written", etag)
@@ -208,15 +201,15 @@ class DirectoryStore:
 
     def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> PutResult:
         """Copy an object of any store under `key`. Whoever writes to one of both leaves the other alone."""
-        require_digest(source, source_key, sha256)
+        require_digest(source, source_key, source.digest(source_key), sha256)
         stored_object = self.find(key)
         if stored_object is not None and self.digest(key) == sha256:
             return PutResult("unchanged", stored_object.etag)
-        with files.workspace(self.partial_files) as workspace:
-            path = source.fetch(source_key, workspace)
-            if path.parent != workspace:
+        with temporary.folder("copy", within=files.ensure_folder(self.root)) as folder:
+            path = source.fetch(source_key, folder)
+            if path.parent != folder:
                 # It is the source's own file, and a link would make both stores share its bytes.
-                copied_path = workspace / "copy"
+                copied_path = folder / "copy"
                 files.copy(path, copied_path)
                 path = copied_path
             return self.put_file(key, path, sha256=sha256, replace=False)
@@ -229,22 +222,22 @@ class DirectoryStore:
             self._remember(key, "", "")
 
     @contextmanager
-    def _locked(self, key: str) -> Iterator[Path]:
-        """Hold the lock of a key; yield its folder."""
-        folder = files.ensure_folder(self._path(key).parent)
+    def _locked(self, key: str) -> Iterator[None]:
+        """Hold the lock of a key, whose folder it makes."""
+        files.ensure_folder(self._path(key).parent)
         lock = self.root / _DIGESTS_FOLDER / f"{key}.lock"
         files.ensure_folder(lock.parent)
         if sys.platform == "win32":
             from filelock import FileLock
 
             with FileLock(lock, poll_interval=0.005):
-                yield folder
+                yield
         else:
             import fcntl  # filelock takes forty times as long
 
             with lock.open("ab") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX)
-                yield folder
+                yield
 
     def _digests_file(self, key: str) -> Path:
         return self.root / _DIGESTS_FOLDER / key.rpartition("/")[0] / _DIGESTS_FILE

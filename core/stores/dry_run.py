@@ -184,7 +184,7 @@ class DryRunStore:
 
     def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> PutResult:
         """Print a copy; refuse what the store would refuse."""
-        require_digest(source, source_key, sha256)
+        require_digest(source, source_key, source.digest(source_key), sha256)
         source_object = source.find(source_key)
         size = 0
         if source_object is not None:

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from core import files
 from core.errors import UsageError
 from core.stores import Store
 from core.stores.directory import DirectoryStore
@@ -28,7 +27,4 @@ def open_store(location: str, *, root: Path, dry_run: bool = False) -> Store:
         )
 
     directory = DirectoryStore((root / location).resolve())
-    if dry_run:
-        return DryRunStore(directory)
-    files.sweep(directory.partial_files)
-    return directory
+    return DryRunStore(directory) if dry_run else directory

@@ -285,7 +285,7 @@ class S3Store:
     ) -> PutResult:
         """Copy an object: on the server from a bucket of the same service, else through this machine."""
         if not isinstance(source, S3Store) or source.connection is not self.connection:
-            stores.require_digest(source, source_key, sha256)
+            stores.require_digest(source, source_key, source.digest(source_key), sha256)
             with temporary.folder("copy") as folder:
                 path = source.fetch(source_key, folder)
                 return self.put_file(
@@ -297,7 +297,7 @@ class S3Store:
 
         source_object = source._existing(source_key)  # noqa: SLF001 - of this class
         actual_sha256 = source._digest_of(source_object)  # noqa: SLF001 - of this class
-        stores.require_digest(source, source_key, sha256, actual=actual_sha256)
+        stores.require_digest(source, source_key, actual_sha256, sha256)
         send = partial(
             self._copy_object,
             source=source,
@@ -474,7 +474,9 @@ class S3Store:
         if not recursive:
             query["Delimiter"] = "/"
         with self._explained(prefix):
-            yield from self.connection.client.get_paginator("list_objects_v2").paginate(**query)
+            for page in self.connection.client.get_paginator("list_objects_v2").paginate(**query):
+                self.connection.buckets.add(self.bucket)
+                yield page
 
     def _existing(self, key: str) -> Stored:
         stored_object = self.find(key)

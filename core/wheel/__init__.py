@@ -124,18 +124,23 @@ def parse_name(filename: str) -> WheelName:
 
 def read_metadata(path: Path) -> WheelMetadata:
     """Read a wheel's METADATA, and nothing else of it but the headers of its members."""
+    return metadata_in(read_archive(path))
+
+
+def metadata_in(archive: ZipArchive) -> WheelMetadata:
+    """Read the METADATA of a wheel whose headers were read."""
     from packaging.metadata import parse_email
 
-    archive = read_archive(path)
+    wheel_name = archive.path.name
     raw = read_small_member(archive, f"{find_dist_info(archive)}/METADATA")
     fields, _unparsed = parse_email(raw)
     if not fields.get("name"):
-        raise WheelError(f"{path.name}: METADATA has no Name.")
+        raise WheelError(f"{wheel_name}: METADATA has no Name.")
     version_text = fields.get("version", "")
     try:
         version = Version(version_text)
     except InvalidVersion:
-        raise WheelError(f"{path.name}: METADATA has no valid Version ({version_text!r}).") from None
+        raise WheelError(f"{wheel_name}: METADATA has no valid Version ({version_text!r}).") from None
     return WheelMetadata(
         name=fields["name"],
         version=version,

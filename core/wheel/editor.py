@@ -53,11 +53,13 @@ _PKG_INFO = "PKG-INFO"
 class Additions:
     """What a wheel gets besides its own members, and which of those (`dropped_names`) it does not get.
 
-    `members` take the place of old ones of the same name; `new_names_by_wheel` name members of other wheels;
-    `platform` is that of the tags, None for the old one.
+    `members` take the place of old ones of the same name; `texts` are new contents of old members, by their
+    names there; `new_names_by_wheel` name members of other wheels; `platform` is that of the tags, None for
+    the old one.
     """
 
     members: tuple[Member, ...] = ()
+    texts: Mapping[str, bytes] = field(default_factory=dict)
     new_names_by_wheel: NewNamesByWheel = field(default_factory=dict)
     dropped_names: frozenset[str] = frozenset()
     platform: str | None = None
@@ -102,12 +104,18 @@ def edit_wheel(
     listing = require_listing(source)
     info_folder = _with_version(f"{listing.folder}/", version).removesuffix("/")
     if additions is None:
-        copies = _copies_of(listing, version, edit, dropped_names=set())
+        copies = _copies_of(listing, version, edit, dropped_names=set(), texts={})
         _require_distinct(source, [copy.name for copy in copies])
         return _write(target, copies, info_folder=info_folder, epoch=epoch)
 
     new_names = [member.name for member in additions.members]
-    copies = _copies_of(listing, version, edit, dropped_names={*additions.dropped_names, *new_names})
+    copies = _copies_of(
+        listing,
+        version,
+        edit,
+        dropped_names={*additions.dropped_names, *new_names},
+        texts=additions.texts,
+    )
     copies_of_others = _copies_of_others(additions.new_names_by_wheel)
     _require_distinct(source, [copy.name for copy in (*copies, *copies_of_others)] + new_names)
 
@@ -192,6 +200,7 @@ def _copies_of(
     edit: Edit | None,
     *,
     dropped_names: set[str],
+    texts: Mapping[str, bytes],
 ) -> list[_Copy]:
     """Decide what becomes of each member of the old wheel."""
     archive = listing.archive
@@ -202,7 +211,7 @@ def _copies_of(
         for member in listing.members:
             if member.name in all_dropped_names:
                 continue
-            content = None
+            content = texts.get(member.name)
             if edit is not None and (member.name.startswith(info) or _is_small_text(stream, member)):
                 old_content = read_small_member(archive, member.name)
                 new_content = edit(member.name, old_content)

@@ -10,7 +10,7 @@ from core import console
 from core.cli.options import Common, environment
 from core.data import parse_json
 from core.errors import MissingInputError, StoreError, UsageError
-from core.run import is_source_lock, records
+from core.run import records
 from core.stores import Store
 from pytorch_build.lock.collisions import refuse_collisions_of_locks
 from pytorch_build.lock.resolve import resolve
@@ -257,7 +257,7 @@ def _locks_of_other_refs(common: Common, refs: Collection[str]) -> Sequence[Sour
     locks: list[SourceLock] = []
     for stored_file in store.list(outputs.source_locks_prefix, recursive=False):
         key = stored_file.key
-        if not is_source_lock(key) or key in keys_of_refs:
+        if not outputs.is_source_lock(key) or key in keys_of_refs:
             continue
         lock = parse_json(store.read(key).decode(), SourceLock, where=key)
         locks.append(lock)

@@ -184,8 +184,9 @@ def _write_host(plan: SplitPlan, folder: Path) -> Path:
         plan.fat_wheel,
         folder,
         version=plan.layout.version,
-        edit=new_texts.get,
-        additions=Additions(members=tuple(new_members), dropped_names=frozenset(dropped_names)),
+        additions=Additions(
+            members=tuple(new_members), texts=new_texts, dropped_names=frozenset(dropped_names)
+        ),
         epoch=plan.epoch,
     )
     return host.path

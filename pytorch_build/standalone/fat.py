@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 from core import temporary
 from core.archive import Member
-from core.archive.zips import read_archive
 from core.errors import RocmError, UsageError, WheelError, nearest
 from core.files import path_pattern
-from core.wheel import parse_wheel_name, read_metadata, read_small_member
+from core.wheel import metadata_in, parse_wheel_name, read_small_member
 from core.wheel.editor import Additions, edit_wheel
 from core.wheel.record import require_listing
 from pytorch_build.check.dlls import origin
@@ -26,8 +25,8 @@ from rocm_packaging.packages.layouts import device_target, library_globs
 if TYPE_CHECKING:
     from packaging.version import Version
 
-    from core.archive.zips import ZipMember
     from core.run import Platform
+    from core.wheel.record import WheelListing
     from core.wheel.writer import WrittenFile
     from pytorch_build.standalone.libraries import RocmFile
     from pytorch_build.standalone.texts import Licenses, Loader
@@ -72,8 +71,7 @@ class TorchWheel:
     version: Version
     platform: Platform
     package: str
-    members: Mapping[str, ZipMember]
-    dist_info: str
+    listing: WheelListing
     loader: Loader
     device_extras: Sequence[str]
 
@@ -112,8 +110,7 @@ def make(request: Request) -> Result:
             wheel.path,
             request.output,
             version=version,
-            edit=new_texts.get,
-            additions=Additions(members=members, new_names_by_wheel=copied_members),
+            additions=Additions(members=members, texts=new_texts, new_names_by_wheel=copied_members),
             epoch=request.epoch,
         )
     release = f"ROCm {rocm.version}".strip()
@@ -141,10 +138,9 @@ def platform_of(path: Path) -> Platform:
 def _read_torch_wheel(path: Path) -> TorchWheel:
     platform = platform_of(path)
     listing = require_listing(path)
-    members = listing.by_name
     # `?*/` is a folder at the top of the wheel.
     loader_name = path_pattern(f"?*/{_INIT}")
-    loaders = list(filter(loader_name.fullmatch, members))
+    loaders = list(filter(loader_name.fullmatch, listing.by_name))
     if len(loaders) != 1:
         raise WheelError(
             f"{path.name} has {len(loaders)} files {_INIT} in its packages, and one is what loads ROCm.",
@@ -153,14 +149,13 @@ def _read_torch_wheel(path: Path) -> TorchWheel:
 
     loader = loaders[0]
     loader_text = read_small_member(listing.archive, loader).decode()
-    extras = read_metadata(path).provides_extra
+    extras = metadata_in(listing.archive).provides_extra
     return TorchWheel(
         path=path,
         version=parse_wheel_name(path.name).version,
         platform=platform,
         package=posixpath.dirname(loader),
-        members=members,
-        dist_info=listing.folder,
+        listing=listing,
         loader=texts.read_rocm_init(loader_text, f"{path.name}: {loader}"),
         device_extras=[extra for extra in extras if extra.startswith("device-")],
     )
@@ -224,7 +219,7 @@ def _machine(platform: Platform, system_libraries: Sequence[str]) -> Machine:
 def _files_loaded_first(wheel: TorchWheel, builder: BundleBuilder) -> list[RocmFile]:
     """Return what is loaded before torch's own libraries: its loader's list, then what these need."""
     loaded_first = {file.path_in_bundle: file for file in _preloaded_files(wheel, builder)}
-    binaries = libraries.read_members(wheel.path, wheel.members.values())
+    binaries = libraries.read_members(wheel.path, wheel.listing.members)
     names_in_wheel: set[str] = set()
     for member, binary in binaries.items():
         names_in_wheel.add(builder.key(PurePosixPath(member).name))
@@ -279,11 +274,11 @@ def _new_texts(
     licenses: Licenses,
 ) -> dict[str, bytes]:
     """Return the texts that change, by member name."""
-    archive = read_archive(wheel.path)
+    archive = wheel.listing.archive
     is_windows = wheel.platform == "windows"
     new_texts: dict[str, bytes] = {}
 
-    metadata = f"{wheel.dist_info}/METADATA"
+    metadata = f"{wheel.listing.folder}/METADATA"
     old_metadata = read_small_member(archive, metadata)
     new_texts[metadata] = texts.standalone_metadata(old_metadata, version, licenses)
 
@@ -291,13 +286,13 @@ def _new_texts(
     new_texts[rocm_init] = texts.render_rocm_init(loaded_first, windows=is_windows).encode()
 
     version_module = f"{wheel.package}/version.py"
-    if version_module in wheel.members:
+    if version_module in archive.by_name:
         old_module = read_small_member(archive, version_module)
         new_texts[version_module] = texts.standalone_module(old_module, wheel.version, version)
 
     if is_windows:
         package_init = f"{wheel.package}/__init__.py"
-        if package_init not in wheel.members:
+        if package_init not in archive.by_name:
             raise WheelError(f"{wheel.path.name} holds no {package_init}.")
         old_init = read_small_member(archive, package_init).decode()
         new_init = texts.patched_torch_init(old_init, f"{wheel.path.name}: {package_init}")
@@ -312,7 +307,7 @@ def _members_of_rocm(
     bundle: Bundle,
 ) -> MembersByWheel:
     """Return the members of ROCm's wheels that are copied as they are compressed: licences, files."""
-    distribution = wheel.dist_info.partition("-")[0]
+    distribution = wheel.listing.folder.partition("-")[0]
     folder = f"{distribution}-{version}.dist-info/licenses"
     members: defaultdict[Path, dict[str, str]] = defaultdict(dict)
     for source, paths in licenses.files.items():

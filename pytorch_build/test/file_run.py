@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from core import console, parallel, process
 from core.errors import DataError, MissingInputError
-from core.junit import Case, worst
 from core.shell import command_line
 from pytorch_build.test import plugin
+from pytorch_build.test.junit import Case, worst
 from pytorch_build.test.outcomes import (
     ProcessRun,
     Results,

@@ -43,7 +43,10 @@ _FIELD = re.compile(r"^  ([A-Z][\w ]*?):[ \t]+(.*?)[ \t]*$", re.MULTILINE)
 _NVIDIA_ROW = re.compile(r"^(GPU-[^,]*?)\s*,\s*(\d+)\.(\d+)\s*,\s*(.*?)\s*$", re.MULTILINE)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+)
 class Gpu:
     """One GPU; the `selector` is the index or UUID that leads a process to it, where variables choose."""
 
@@ -58,7 +61,10 @@ class Gpu:
         return f"{self.target} ({self.name})"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+)
 class Machine:
     """A machine's GPUs; a vendor without GPUs is a driver that shows none."""
 
@@ -66,7 +72,10 @@ class Machine:
     vendor: Vendor | Literal[""] = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+)
 class Assignment:
     """The GPUs of one series of processes: all of one architecture."""
 
@@ -152,7 +161,12 @@ def kernel_gpus(nodes: Path) -> tuple[Gpu, ...]:
             continue
         unique_id = facts.get("unique_id", 0)
         uuid = f"GPU-{unique_id:016x}" if unique_id else ""
-        gpus.append(Gpu(target=target_of_version(version), uuid=uuid))
+        gpus.append(
+            Gpu(
+                target=target_of_version(version),
+                uuid=uuid,
+            )
+        )
     return tuple(gpus)
 
 
@@ -174,7 +188,13 @@ def rocminfo_gpus(text: str) -> tuple[Gpu, ...]:
         if not re.fullmatch(r"GPU-[0-9a-fA-F]{2,}", uuid):
             uuid = ""
         name = facts.get("Marketing Name", "")
-        gpus.append(Gpu(target=target, uuid=uuid, name=name))
+        gpus.append(
+            Gpu(
+                target=target,
+                uuid=uuid,
+                name=name,
+            )
+        )
     return tuple(gpus)
 
 
@@ -193,7 +213,13 @@ def nvidia_gpus(text: str) -> tuple[Gpu, ...]:
     gpus: list[Gpu] = []
     for uuid, major, minor, name in _NVIDIA_ROW.findall(text):
         target = f"sm_{major}{minor}"
-        gpus.append(Gpu(target=target, uuid=uuid, name=name))
+        gpus.append(
+            Gpu(
+                target=target,
+                uuid=uuid,
+                name=name,
+            )
+        )
     return tuple(gpus)
 
 
@@ -239,7 +265,10 @@ def assign_gpus(
         return [without_gpu()]
 
 
-def visible(machine: Machine, env: Mapping[str, str]) -> Sequence[Gpu]:
+def visible(
+    machine: Machine,
+    env: Mapping[str, str],
+) -> Sequence[Gpu]:
     """List what a process with these variables would see."""
     if machine.vendor == "nvidia":
         if "CUDA_VISIBLE_DEVICES" not in env:
@@ -292,7 +321,10 @@ def _selectors_in(value: str) -> Iterator[str]:
         yield selector
 
 
-def _find_index(selector: str, gpus: Sequence[Gpu]) -> int | None:
+def _find_index(
+    selector: str,
+    gpus: Sequence[Gpu],
+) -> int | None:
     """Return the place of the GPU that an index or a UUID names; None where there is no such GPU."""
     if selector.isascii() and selector.isdigit():
         number = int(selector)
@@ -356,7 +388,13 @@ def select(
     for target, target_devices in devices_of_target.items():
         used_devices = target_devices if policy == "all" else target_devices[:1]
         variables = _selecting_variables(machine, used_devices, env)
-        assignments.append(Assignment(target=target, devices=tuple(used_devices), env=variables))
+        assignments.append(
+            Assignment(
+                target=target,
+                devices=tuple(used_devices),
+                env=variables,
+            )
+        )
     return assignments
 
 
@@ -381,7 +419,10 @@ def _selecting_variables(
 _NO_GPU_HINT = "Run it on a machine with one, name its family with --gpu-family, or say --allow-no-gpu."
 
 
-def _require_gpus(machine: Machine, gpu_family: str) -> None:
+def _require_gpus(
+    machine: Machine,
+    gpu_family: str,
+) -> None:
     """Refuse a machine without a driver, or whose driver shows no GPU."""
     if not machine.vendor:
         raise CheckError(

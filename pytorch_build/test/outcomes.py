@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core import console, process
-from core.junit import OUTCOMES, Case, Outcome, clean, cut, first_line, worst
 from pytorch_build.check import some
+from pytorch_build.test.junit import OUTCOMES, Case, Outcome, clean, cut, first_line, worst
 from pytorch_build.test.results import merge_attempts_by_test
 
 if TYPE_CHECKING:

@@ -34,7 +34,13 @@ UNEXPLAINED = "skipped or tried again by no rule and for no known reason"
 # Machines' clocks differ, but by less than a day.
 _CLOCK_TOLERANCE = timedelta(days=1)
 
-Count = Annotated[int, Field(strict=True, ge=0)]
+Count = Annotated[
+    int,
+    Field(
+        strict=True,
+        ge=0,
+    ),
+]
 
 
 class Totals(Model, extra="ignore"):
@@ -143,7 +149,11 @@ class TestInputs(Model, extra="ignore"):
         return frozenset(filter(None, targets))
 
 
-def parse_record(content: str | bytes, *, where: str) -> Record:
+def parse_record(
+    content: str | bytes,
+    *,
+    where: str,
+) -> Record:
     """Read a record; of a test, the fields that its results rest on are checked, too."""
     record = records.parse(content, where=where)
     if record.stage.startswith(STAGE_PREFIX):
@@ -152,12 +162,20 @@ def parse_record(content: str | bytes, *, where: str) -> Record:
     return record
 
 
-def read_inputs(record: Record, *, where: str | None = None) -> TestInputs:
+def read_inputs(
+    record: Record,
+    *,
+    where: str | None = None,
+) -> TestInputs:
     """Return what a test was of; an error names the field, and the record by its key or its name."""
     return _read(TestInputs, record.inputs, where or record.name, "inputs")
 
 
-def read_details(record: Record, *, where: str | None = None) -> TestDetails:
+def read_details(
+    record: Record,
+    *,
+    where: str | None = None,
+) -> TestDetails:
     """Return what a test left; an error names the field, and the record by its key or its name."""
     return _read(TestDetails, record.details, where or record.name, "details")
 
@@ -212,7 +230,10 @@ def why_impossible(
     return ""
 
 
-def _why_impossible_start(record: Record, now: datetime) -> str:
+def _why_impossible_start(
+    record: Record,
+    now: datetime,
+) -> str:
     try:
         started = datetime.fromisoformat(record.started)
     except ValueError:
@@ -238,7 +259,10 @@ def why_incomplete(details: TestDetails) -> str:
     return ""
 
 
-def why_out_of_date(record: Record, group_records: Iterable[Record]) -> str:
+def why_out_of_date(
+    record: Record,
+    group_records: Iterable[Record],
+) -> str:
     """Return which bytes of its run a test is not about, by all records of its artifact group."""
     inputs = read_inputs(record)
     if not inputs.installed:
@@ -287,7 +311,10 @@ def _is_rocm_file(filename: str) -> bool:
     return is_rocm(canonicalize_name(distribution))
 
 
-def why_missing(record: Record, group_records: Sequence[Record]) -> str:
+def why_missing(
+    record: Record,
+    group_records: Sequence[Record],
+) -> str:
     """Return why a test counts as missing, by its record and all of its artifact group."""
     out_of_date = why_out_of_date(record, group_records)
     if out_of_date:

@@ -16,12 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core import console, files, junit, parallel
+from core import console, files, parallel
 from core.causes import Cause, first
 from core.errors import CheckError, MissingInputError
 from core.run import RunOutputs, records
 from core.run.records import Record
 from core.stores import Store
+from pytorch_build.test import junit
 from pytorch_build.test.record import (
     STAGE_PREFIX,
     TestDetails,
@@ -61,7 +62,10 @@ _MOST_FAILING = 200
 # What a test leaves
 
 
-def stage_name(origin: ReportOrigin, shard: Shard | None = None) -> str:
+def stage_name(
+    origin: ReportOrigin,
+    shard: Shard | None = None,
+) -> str:
     """Name the stage in records: ``test_torch``, ``test_torch_distributed``, ``test_torch-2-of-6``."""
     config = name_unless_default(origin.config)
     suffix = f"_{config}" if config else ""
@@ -225,7 +229,11 @@ def why_not(results: Sequence[CellResults]) -> str:
     return "\n  ".join([f"Tests: {verdict}.", *shown_reasons])
 
 
-def require_passed(report: Report, *, hint: str = "") -> None:
+def require_passed(
+    report: Report,
+    *,
+    hint: str = "",
+) -> None:
     """Refuse one shard's report that failed, or that cannot be trusted, whatever other shards did.
 
     What ran and passed is no failure; that it was a part of the tests is said.
@@ -241,7 +249,11 @@ def require_passed(report: Report, *, hint: str = "") -> None:
         if failed_case is not None:
             message = f"{failed_case.test}: {failed_case.line}"
             cause = first(failed_case.text.splitlines())
-            cause = cause or Cause(tool="pytest", file=failed_case.file, message="")
+            cause = cause or Cause(
+                tool="pytest",
+                file=failed_case.file,
+                message="",
+            )
             problem.cause = cause.model_copy(update={"message": message})
         problem.details = details_of(report)
         raise problem
@@ -264,7 +276,13 @@ def record_of_shards(
     artifact_group: str,
 ) -> Record:
     """Return the record of all shards of a stage, and file the merged report."""
-    shards = [Shard(index=index, count=cell_results.shards) for index in range(1, cell_results.shards + 1)]
+    shards = [
+        Shard(
+            index=index,
+            count=cell_results.shards,
+        )
+        for index in range(1, cell_results.shards + 1)
+    ]
     stages = [stage_name(cell_results.origin, shard) for shard in shards]
     names = {records.record_name(stage, cell_results.origin.cell) for stage in stages}
     shard_records = [record for record in group_records if record.name in names]
@@ -313,7 +331,10 @@ def record_of_shards(
     return merged.model_copy(update=success)
 
 
-def _shared_inputs(origin: ReportOrigin, shard_records: Sequence[Record]) -> dict[str, Any]:
+def _shared_inputs(
+    origin: ReportOrigin,
+    shard_records: Sequence[Record],
+) -> dict[str, Any]:
     """Return the inputs that all shards have; they must agree in those that a promotion goes by."""
     first_inputs = shard_records[0].inputs
     inputs: dict[str, Any] = {}
@@ -472,7 +493,13 @@ def check_records(
     for record in _records_of_tests(records.latest(group_records)):
         origin = _origin_of(record, artifact_group, outputs)
         recorded_origins.add(origin)
-        cell_results = by_origin.setdefault(origin, CellResults(origin=origin, shards=0))
+        cell_results = by_origin.setdefault(
+            origin,
+            CellResults(
+                origin=origin,
+                shards=0,
+            ),
+        )
         problem = _problem_of(record, cell_results, group_records, digest_of)
         if problem:
             problems[origin].append(problem)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, fields, replace
 
 from core.cell import GroupCell, python_of_tag
 from core.errors import UsageError
-from core.junit import NO_TEST, Case, Document, Suite, counts
 from core.run.records import record_name
 from pytorch_build.check import some
+from pytorch_build.test.junit import NO_TEST, Case, Document, Suite, counts
 from pytorch_build.test.record import UNEXPLAINED
 from pytorch_build.test.shards import Shard, parse_shard
 
@@ -38,7 +38,11 @@ MAY_SKIP = "may_skip"
 LEFT_OUT = "left_out"
 
 
-@dataclass(frozen=True, kw_only=True, order=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    order=True,
+)
 class ReportOrigin:
     """What was tested, by which stage, where; "" for what a report does not contain."""
 
@@ -104,7 +108,10 @@ class ReportOrigin:
 _ORIGIN_PROPERTIES = tuple(field.name for field in fields(ReportOrigin) if field.name != "folder")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+)
 class Report:
     """What one shard, or a stage without shards, reported."""
 
@@ -114,7 +121,10 @@ class Report:
     filename: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+)
 class CellResults:
     """All results of a stage on one cell.
 
@@ -226,7 +236,10 @@ def report_of(
     )
 
 
-def _origin_by_properties(properties: Mapping[str, str], known_origin: ReportOrigin) -> ReportOrigin:
+def _origin_by_properties(
+    properties: Mapping[str, str],
+    known_origin: ReportOrigin,
+) -> ReportOrigin:
     origin = known_origin
     # A report that names no stage is ROCm's, whose `python` is a whole version.
     if properties.get("stage"):
@@ -270,7 +283,10 @@ def merge_reports(reports: Iterable[Report]) -> tuple[CellResults, ...]:
     return tuple(merged_results)
 
 
-def merge_shards(origin: ReportOrigin, reports: Sequence[Report]) -> CellResults:
+def merge_shards(
+    origin: ReportOrigin,
+    reports: Sequence[Report],
+) -> CellResults:
     """Return the results of the shards of one origin, whatever else there is to test."""
     by_shard: dict[Shard | None, list[Report]] = defaultdict(list)
     for report in sorted(reports, key=lambda report: (report.document.timestamp, report.filename)):
@@ -442,7 +458,10 @@ def _gaps_of_tests(documents: Sequence[Document]) -> list[str]:
     return gaps
 
 
-def unexplained_cases(cases: Sequence[Case], properties: Mapping[str, str]) -> Sequence[Case]:
+def unexplained_cases(
+    cases: Sequence[Case],
+    properties: Mapping[str, str],
+) -> Sequence[Case]:
     """List tests of a report of ours that were skipped, or tried again, for no reason that is known."""
     may_skip = properties.get(MAY_SKIP, "")
     if not may_skip.isdecimal():

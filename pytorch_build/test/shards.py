@@ -26,7 +26,7 @@ from core.run import RunOutputs
 from core.stores import Store
 
 if TYPE_CHECKING:
-    from core.junit import Document
+    from pytorch_build.test.junit import Document
 
 
 class FileDuration(Model):
@@ -35,9 +35,19 @@ class FileDuration(Model):
     Tables of earlier versions have parts, too: classes and long tests.
     """
 
-    seconds: float = Field(ge=0, allow_inf_nan=False)
-    starting: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    parts: dict[str, float] = Field(default={}, exclude=True)
+    seconds: float = Field(
+        ge=0,
+        allow_inf_nan=False,
+    )
+    starting: float = Field(
+        default=0.0,
+        ge=0,
+        allow_inf_nan=False,
+    )
+    parts: dict[str, float] = Field(
+        default={},
+        exclude=True,
+    )
 
     @property
     def total(self) -> float:
@@ -52,7 +62,11 @@ class Durations(Model):
     files: dict[str, FileDuration] = {}  # noqa: RUF012 - pydantic copies it
 
 
-@dataclass(frozen=True, kw_only=True, order=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    order=True,
+)
 class Shard:
     """One of several equal parts of the tests: ``index`` from 1 to ``count``."""
 
@@ -76,7 +90,10 @@ def parse_shard(text: str) -> Shard:
     raise UsageError(f"--shard {text!r} is not K/N with K from 1 to N, such as 2/6.")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+)
 class Plan:
     """All shards: the files of each, the longest first, and how long they take."""
 
@@ -93,7 +110,11 @@ class Plan:
         return self.shards[shard.index - 1]
 
 
-def plan(test_files: Iterable[str], durations: Durations, count: int) -> Plan:
+def plan(
+    test_files: Iterable[str],
+    durations: Durations,
+    count: int,
+) -> Plan:
     """Put test files into shards."""
     names = sorted(set(test_files))
     if not names:
@@ -118,7 +139,10 @@ def plan(test_files: Iterable[str], durations: Durations, count: int) -> Plan:
     )
 
 
-def _expected_durations(names: Sequence[str], durations: Durations) -> Mapping[str, FileDuration]:
+def _expected_durations(
+    names: Sequence[str],
+    durations: Durations,
+) -> Mapping[str, FileDuration]:
     """Return what files take: of unknown ones the median of the known, of those that run if there are any."""
     recorded = {name: durations.files[name] for name in names if name in durations.files}
     known = list((recorded or durations.files).values()) or [FileDuration(seconds=1.0)]
@@ -129,7 +153,10 @@ def _expected_durations(names: Sequence[str], durations: Durations) -> Mapping[s
     return {name: recorded.get(name, typical) for name in names}
 
 
-def show(plan: Plan, this_shard: Shard) -> None:
+def show(
+    plan: Plan,
+    this_shard: Shard,
+) -> None:
     """Print a row per shard, and what this one runs."""
     rows: list[tuple[str, ...]] = []
     for index, names in enumerate(plan.shards, start=1):
@@ -245,7 +272,10 @@ def record_durations(
         console.say(f"{key}: another run recorded its durations at the same time; those are kept.")
 
 
-def _read(store: Store, key: str) -> Durations:
+def _read(
+    store: Store,
+    key: str,
+) -> Durations:
     if store.find(key) is None:
         return Durations()
     return parse_json(

@@ -37,7 +37,10 @@ _FATES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+)
 class SkipRequest:
     """A question about skip rules, and the torch that it is about.
 
@@ -143,7 +146,12 @@ def _torch_of(context: Context) -> str:
     )
 
 
-def _list(rules: Sequence[Rule], unmet_conditions: UnmetConditions, *, lists_all_rules: bool) -> None:
+def _list(
+    rules: Sequence[Rule],
+    unmet_conditions: UnmetConditions,
+    *,
+    lists_all_rules: bool,
+) -> None:
     """Print the rules that apply, or all, each with its tests and why it does not apply."""
     lines: list[str] = []
     rule_count = 0
@@ -163,7 +171,11 @@ def _list(rules: Sequence[Rule], unmet_conditions: UnmetConditions, *, lists_all
     console.done(f"{rule_count} of {len(rules)} rules apply, with {test_count} tests and patterns.")
 
 
-def explanation(test: str, rules: Sequence[Rule], unmet_conditions: UnmetConditions) -> Sequence[str]:
+def explanation(
+    test: str,
+    rules: Sequence[Rule],
+    unmet_conditions: UnmetConditions,
+) -> Sequence[str]:
     """Explain what becomes of a test: the rules that take it, and those that would elsewhere."""
     fate = "runs, no rule applies to it"
     best_rank = len(_FATES)

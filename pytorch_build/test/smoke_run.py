@@ -18,9 +18,9 @@ from core import console, files, process, temporary
 from core.data import read_toml
 from core.env import installed_version
 from core.errors import CheckError, ProcessError
-from core.junit import Case, Document, Suite, counts
 from pytorch_build.components import component_of
 from pytorch_build.test import plugin, reports
+from pytorch_build.test.junit import Case, Document, Suite, counts
 from pytorch_build.test.outcomes import ProcessRun, results_of
 from pytorch_build.test.results import EXISTING, MAY_SKIP, Report, ReportOrigin
 from pytorch_build.test.summary import list_outcomes

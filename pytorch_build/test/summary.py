@@ -11,10 +11,10 @@ from typing import Literal
 
 from core import console
 from core.data import Model
-from core.junit import FAILING, OUTCOMES, Case, clean, counts
 from core.run import LOCAL_RUN
 from core.run.job_files import table, text
 from core.shell import command_line
+from pytorch_build.test.junit import FAILING, OUTCOMES, Case, clean, counts
 from pytorch_build.test.results import CellResults, ReportOrigin, name_unless_default
 
 MOST_FAILURES = 300
@@ -74,7 +74,10 @@ class ReportData(Model):
     tests: tuple[GroupEntry, ...]
 
 
-def report_data(run_id: str, results: Sequence[CellResults]) -> ReportData:
+def report_data(
+    run_id: str,
+    results: Sequence[CellResults],
+) -> ReportData:
     """Return all results of a run as data."""
     return ReportData(
         run_id=run_id,
@@ -145,7 +148,10 @@ def _case_entry(
 # --- Commands that run a failure again -------------------------------------------------------
 
 
-def repeating_command(origin: ReportOrigin, case: Case) -> str:
+def repeating_command(
+    origin: ReportOrigin,
+    case: Case,
+) -> str:
     """Return the command that runs a failed test again, on the same wheels; "" where there is none."""
     if origin.stage not in {"test_torch", "test_smoke", "test_rocm"}:
         return ""
@@ -165,7 +171,10 @@ def repeating_command(origin: ReportOrigin, case: Case) -> str:
     return command_line(command)
 
 
-def _repeating_options(origin: ReportOrigin, case: Case) -> dict[str, str]:
+def _repeating_options(
+    origin: ReportOrigin,
+    case: Case,
+) -> dict[str, str]:
     """Return the options that lead to a test; "" for what need not be said."""
     options = {
         "--run-id": "" if origin.run_id == LOCAL_RUN else origin.run_id,
@@ -196,7 +205,11 @@ def expression(case: Case) -> str:
 # --- Markdown --------------------------------------------------------------------------------
 
 
-def markdown(results: Sequence[CellResults], *, title: str) -> str:
+def markdown(
+    results: Sequence[CellResults],
+    *,
+    title: str,
+) -> str:
     """Return the page: the verdict, totals, problems, failures and flaky tests."""
     problems: list[str] = []
     failures: list[str] = []
@@ -336,7 +349,10 @@ def _on_one_line(value: str) -> str:
     return " ".join(clean(value).split())
 
 
-def _fence(line: str, least: int) -> str:
+def _fence(
+    line: str,
+    least: int,
+) -> str:
     """Return a fence of more backticks than the text has in a row."""
     length = least
     for backticks in re.findall(r"`+", line):

@@ -14,11 +14,11 @@ from core import console, files, parallel, process, temporary
 from core.cli.sessions import command_again
 from core.data import validated
 from core.errors import CheckError, UsageError
-from core.junit import Case, Document, Suite, counts
 from core.run import records
 from core.run.stage import Stage, StageResult, look, perform
 from core.shell import command_line
 from pytorch_build.test import file_run, plugin, reports, shards, skip_rules, upstream_tests
+from pytorch_build.test.junit import Case, Document, Suite, counts
 from pytorch_build.test.results import DEFAULT_CONFIG, EXISTING, FILES, MAY_SKIP, Report, ReportOrigin
 from pytorch_build.test.summary import expression
 

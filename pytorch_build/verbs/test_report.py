@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from core import console, files, junit
+from core import console, files
 from core.cli.options import GROUP_OPTIONS, RUN_OPTIONS, Common, add_platform, common_from
 from core.errors import CheckError
 from core.run import RunOutputs, records
 from core.run.records import Record
 from core.stores import Store
-from pytorch_build.test import reports, results, shards, summary
+from pytorch_build.test import junit, reports, results, shards, summary
 from pytorch_build.test.results import CellResults, Report
 
 _MOST_FAILURES = 20

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from core import junit
 from pytorch_build.check.device_code import file_facts
+from pytorch_build.test import junit
 from tests.kit.clones import FAMILY, TAG, Clone
 from tests.kit.sample import SampleRun
 

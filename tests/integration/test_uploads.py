@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from core import files, process
+from core import process
 from core.cli.options import ROOT
-from core.errors import MachineError, MissingInputError
+from core.errors import MachineError
 from core.stores.directory import DirectoryStore
 from tests.kit.s3_proxy import proxied
 from tests.kit.s3_servers import S3Server
@@ -99,29 +99,17 @@ def test_a_second_upload_writes_nothing(rclone: S3Server, folder: Path) -> None:
     assert len(proxy.requests) < 25
 
 
-def test_the_next_stage_removes_what_a_killed_upload_left(folder: Path) -> None:
+def test_the_next_upload_removes_what_a_killed_one_left(folder: Path) -> None:
     store = DirectoryStore(folder / "out")
-    words = ["--run-id=123", f"--artifact-group={GROUP}", f"--store={store.root}"]
-    killing_copy = (
-        "shutil.copyfile = lambda _, half: Path(half).write_bytes(b'half') and os.kill(os.getpid(), 9)"
-    )
-    code = "import os, runpy, shutil\nfrom pathlib import Path\n"
-    code += f"{killing_copy}\nrunpy.run_module('ci', {{}}, '__main__')"
+    words = [f"--input-dir={folder}", "--run-id=123", f"--artifact-group={GROUP}", f"--store={store.root}"]
+    code = f"{KILLING_COPY}\nrunpy.run_module('ci', {{}}, '__main__')"
+    killed_upload: list[str | Path] = [sys.executable, "-c", code, "upload", *words]
+    assert process.capture(killed_upload, cwd=ROOT, check=False).returncode == -9
+    assert [path.read_bytes() for path in store.root.rglob("half")] == [b"half"]
 
-    def unfinished_files() -> set[str]:
-        return {
-            path.name for path in store.partial_files.rglob("*") if path.is_file() and path.suffix != ".lock"
-        }
+    process.capture([sys.executable, "-m", "ci", "upload", *words], cwd=ROOT)
 
-    with files.workspace(store.partial_files) as other_upload:
-        (other_upload / "goes on").touch()
-        argv: list[str | Path] = [sys.executable, "-c", code, "upload", f"--input-dir={folder}", *words]
-        assert process.capture(argv, cwd=ROOT, check=False).returncode == -9
-        assert unfinished_files() > {"goes on"}
-        argv = [sys.executable, "-m", "ci", "index", *words]
-        assert process.capture(argv, cwd=ROOT, check=False).returncode == MissingInputError.exit_code
-        assert unfinished_files() == {"goes on"}
-    assert list(store.partial_files.iterdir()) == []
+    assert list(store.root.rglob("*.part")) == []
 
 
 def make_odd(name: str, logs: Path, store: Path) -> None:

@@ -137,7 +137,7 @@ class MemoryStore:
         return PutResult("written", etag)
 
     def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> PutResult:
-        require_digest(source, source_key, sha256)
+        require_digest(source, source_key, source.digest(source_key), sha256)
         return self.put_bytes(key, source.read(source_key), replace=False)
 
     def delete(self, key: str) -> None:

@@ -1,6 +1,6 @@
 """Results of upstream's tests, as reports have them."""
 
-from core.junit import Case, Outcome
+from pytorch_build.test.junit import Case, Outcome
 
 
 def case_of(

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from core import process
-from core.junit import Case
 from pytorch_build.test import plugin
 from pytorch_build.test.file_run import FileRun, RunSettings, run_file
+from pytorch_build.test.junit import Case
 from pytorch_build.test.upstream_tests import LimitsTable, Runner, TestFile
 from tests.kit.repos import write_files
 

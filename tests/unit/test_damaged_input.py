@@ -21,7 +21,6 @@ from ci.promote.documents import Decision, Refusal, ReleaseRecord, StagingRecord
 from ci.publish import server
 from ci.publish.index.names import read_name
 from ci.publish.index.yanks import read_yanks
-from core import junit
 from core.binaries import elf, pe, rpath
 from core.data import Model, json_object, load_toml, parse_json
 from core.env.locks import parse_lock
@@ -38,7 +37,7 @@ from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.refs.torch_refs import UserFile
 from pytorch_build.split.library import SplitError
 from pytorch_build.split.take_apart import open_library
-from pytorch_build.test import skip_rules
+from pytorch_build.test import junit, skip_rules
 from rocm_packaging.artifacts import parse_stage_folders
 from rocm_packaging.packages import kpack
 from tests.kit import binaries, locks, plans, promotion_facts, tar_members, wheels

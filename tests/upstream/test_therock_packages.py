@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 from ci.promote.candidates import rewrite_set
 from ci.promote.version_change import RocmChange
 from core import process
-from core.junit import Document, read_file
+from pytorch_build.test.junit import Document, read_file
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 from rocm_packaging.sample.facts import FAMILY_TARGETS, TARGETS
 from tests.kit.clones import Clone

@@ -96,7 +96,10 @@ def compare_run_outputs(therock: TheRock) -> Comparison:
         place = location(run_buckets(), origin_of(case), case["release_type"])
         bucket = place.store.removeprefix("s3://")
         outputs = RunOutputs(
-            run_id=RUN_ID, platform=case["platform"], external_repo=place.external_repo, bucket=bucket
+            run_id=RUN_ID,
+            platform=case["platform"],
+            external_repo=place.external_repo,
+            address=f"https://{bucket}.s3.amazonaws.com",
         )
         places[name] = {
             "run": f"{place.store}/{outputs.prefix}",

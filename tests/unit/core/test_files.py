@@ -257,41 +257,6 @@ def loaded(dll: Path) -> Iterator[None]:
         kernel.FreeLibrary(handle)
 
 
-def test_sweeps_the_workspace_of_a_killed_process(tmp_path: Path) -> None:
-    leave_workspace(tmp_path)
-
-    files.sweep(tmp_path)
-
-    assert list(tmp_path.iterdir()) == []
-
-
-# Windows removes the file of a lock with its release, and no file that is open.
-def test_sweeps_a_workspace_later_that_cannot_go_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = leave_workspace(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", refuse_access)
-        files.sweep(tmp_path)
-    assert folder.exists()
-
-    files.sweep(tmp_path)
-
-    assert list(tmp_path.iterdir()) == []
-
-
-def leave_workspace(parent: Path) -> Path:
-    """Leave the folder and the lock of a workspace, as a killed process does; return the folder."""
-    folder = parent / "workspace"
-    folder.mkdir()
-    (folder / "half").touch()
-    folder.with_suffix(".lock").touch()
-    return folder
-
-
-def refuse_access(*_arguments: Any, **_options: Any) -> NoReturn:
-    """Fail as the operating system does of a file that another program has open."""
-    raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-
-
 # Files of others
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from core.cli import options
 from core.cli.options import common_from
 from core.errors import MissingInputError, StoreError, UsageError
+from core.stores.s3_client import shared_connection
 from tests.kit import repos, wheels
 from tests.kit.front_doors import run_ci
 
@@ -74,6 +75,30 @@ def test_says_where_the_pages_are(capsys: pytest.CaptureFixture[str]) -> None:
     address = f"https://bucket.s3.amazonaws.com/{WHEELS_FOLDER}"
     assert f"package_find_links_url: {address}/index.html" in messages
     assert f"package_index_url: {address}/simple/" in messages
+
+
+@pytest.mark.usefixtures("wheel")
+def test_asks_for_no_page_that_the_listing_has_shown_absent(
+    s3: S3Client,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connection = shared_connection()
+    connection.buckets.clear()
+    keys: list[str] = []
+    find = connection.client.head_object
+
+    def note_and_find(**arguments: Any) -> Any:
+        keys.append(arguments["Key"])
+        return find(**arguments)
+
+    monkeypatch.setattr(connection.client, "head_object", note_and_find)
+    monkeypatch.setattr(connection.client, "head_bucket", None)
+
+    assert run_ci("upload", *WHEEL_OPTIONS, "--store", "s3://bucket") == 0
+
+    pages = [key for key in keys if "/simple/" in key and key.startswith(WHEELS_FOLDER)]
+    assert pages == []
+    assert f"{WHEELS_FOLDER}/simple/" in keys_in(s3)
 
 
 def test_chooses_bucket_and_folder_by_the_repository(

@@ -13,8 +13,8 @@ from ci.report.compare import SLOWER_PART, SLOWER_SECONDS, SOUND, compare_pages
 from ci.report.facts import RunFacts, read_run
 from ci.report.page import make_page
 from core.cli.options import Common
-from core.junit import Case, Document, Outcome
 from core.run import records
+from pytorch_build.test.junit import Case, Document, Outcome
 from pytorch_build.test.reports import details_of
 from pytorch_build.test.results import Report, ReportOrigin
 from tests.kit import page_runs

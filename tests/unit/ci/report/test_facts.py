@@ -6,12 +6,12 @@ import pytest
 
 from ci.report.facts import read_run
 from ci.report.page import make_page
-from core import junit
 from core.cli.options import Common
 from core.errors import MissingInputError, UsageError
-from core.junit import Case, Document
 from core.run import records
 from core.run.records import Record
+from pytorch_build.test import junit
+from pytorch_build.test.junit import Case, Document
 from pytorch_build.test.results import Report, ReportOrigin, document_of
 from tests.kit import page_runs
 

@@ -100,10 +100,6 @@ def test_reads_a_run_from_its_store_where_none_is_behind(tmp_path: Path) -> None
     assert Common(root=tmp_path).open_for_reading() == DirectoryStore(tmp_path / "out")
 
 
-def test_a_run_in_a_bucket_has_its_addresses() -> None:
-    assert Common(store="s3://b").outputs.bucket == "b"
-
-
 @pytest.mark.parametrize(
     ("variables", "address"),
     [

@@ -27,7 +27,12 @@ VERSIONS = st.builds(
 
 def run_in_bucket(run_id: str = "17123441166", *, external_repo: str = "") -> RunOutputs:
     """Return a run whose outputs are in a bucket of Amazon's."""
-    return RunOutputs(run_id=run_id, platform="linux", bucket="artifacts", external_repo=external_repo)
+    return RunOutputs(
+        run_id=run_id,
+        platform="linux",
+        external_repo=external_repo,
+        address="https://artifacts.s3.amazonaws.com",
+    )
 
 
 PathOf = Callable[[RunOutputs], str]
@@ -104,6 +109,6 @@ def test_addresses_are_those_of_a_folder_that_is_the_store(tmp_path: Path) -> No
 
 
 def test_addresses_are_those_of_an_endpoint() -> None:
-    run = RunOutputs(run_id="17", platform="linux", bucket="b", address="http://127.0.0.1:9000/b")
+    run = RunOutputs(run_id="17", platform="linux", address="http://127.0.0.1:9000/b")
 
     assert run.url_of("17-linux/a+b") == "http://127.0.0.1:9000/b/17-linux/a%2Bb"

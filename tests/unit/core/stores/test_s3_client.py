@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import botocore
 import pytest
+from botocore.utils import parse_timestamp
 
 from core import process
 from core.errors import ServiceError, StoreError, UsageError
@@ -13,7 +15,7 @@ from core.http_server import answering
 from core.stores import s3_client
 from core.stores.location import open_store
 from core.stores.s3 import S3Store
-from core.stores.s3_client import connect, shared_connection
+from core.stores.s3_client import connect, read_time, shared_connection
 from tests.kit.aws import SETTINGS
 from tests.kit.servers import Quiet
 
@@ -39,6 +41,37 @@ def open_bucket(aws: S3Client, tmp_path: Path) -> OpenBucket:
         return store
 
     return open_bucket
+
+
+# Answers
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-11-28T20:34:08.500Z",
+        "2026-11-28T21:34:08.500+01:00",
+        "Sat, 28 Nov 2026 20:34:08 GMT",
+        "1795898048",
+        # a date without a zone, which botocore reads as a number
+        "20261128",
+    ],
+)
+def test_reads_times_as_botocore_does(text: str) -> None:
+    assert read_time(text) == parse_timestamp(text)
+
+
+@pytest.mark.usefixtures("s3")
+def test_a_listing_has_the_time_of_the_object(open_bucket: OpenBucket) -> None:
+    store = open_bucket("s3://bucket/times")
+    store.put_bytes("a", b"a")
+
+    (listed_object,) = store.list("")
+
+    found_object = store.find("a")
+    assert found_object is not None
+    assert listed_object.modified == found_object.modified
+    assert abs(listed_object.modified - time.time()) < 100
 
 
 # Settings

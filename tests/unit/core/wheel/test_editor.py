@@ -412,6 +412,17 @@ def extended(wheel: Path, donor: Path, tmp_path: Path) -> WrittenFile:
     )
 
 
+def test_replaces_texts_by_their_names(wheel: Path, tmp_path: Path) -> None:
+    additions = Additions(texts={"demo/__init__.py": b"new = True\n", "demo/absent.py": b""})
+
+    new = edit_wheel(wheel, tmp_path / "new", version="1.0", additions=additions).path
+
+    members = read_members(new)
+    assert verify_record(new) == ()
+    assert members["demo/__init__.py"] == b"new = True\n"
+    assert "demo/absent.py" not in members
+
+
 def test_adds_members_and_replaces_old_ones(extended: WrittenFile) -> None:
     members = read_members(extended.path)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from core import junit
-from core.junit import Document
+from pytorch_build.test import junit
 from pytorch_build.test.file_run import RunSettings
+from pytorch_build.test.junit import Document
 from tests.kit.repos import write_files
 from tests.kit.torch_test_files import (
     FILE,

@@ -3,7 +3,7 @@ import signal
 import pytest
 
 from core import process
-from core.junit import Case
+from pytorch_build.test.junit import Case
 from pytorch_build.test.outcomes import ProcessRun, result_of_script, results_of
 from pytorch_build.test.plugin import Ended, EventLog
 

@@ -5,15 +5,14 @@ from typing import Any
 
 import pytest
 
-from core import junit
 from core.cell import GroupCell
 from core.errors import CheckError, MissingInputError
-from core.junit import Document, Outcome, read
 from core.run import RunOutputs, records
 from core.run.records import FileRecord, Record
 from core.stores import Store
 from core.stores.directory import DirectoryStore
-from pytorch_build.test import reports
+from pytorch_build.test import junit, reports
+from pytorch_build.test.junit import Document, Outcome, read
 from pytorch_build.test.record import why_out_of_date
 from pytorch_build.test.results import CellResults, Report, ReportOrigin, merge_reports
 from pytorch_build.test.shards import Shard

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core import junit
-from core.junit import FAILING, OUTCOMES, Case, Document, Suite, read
+from pytorch_build.test import junit
+from pytorch_build.test.junit import FAILING, OUTCOMES, Case, Document, Suite, read
 from pytorch_build.test.results import (
     EXISTING,
     FILES,

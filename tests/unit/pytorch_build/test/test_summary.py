@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from core import console
-from core.junit import Case
 from core.shell import command_line
 from pytorch_build.test import summary
+from pytorch_build.test.junit import Case
 from pytorch_build.test.results import CellResults, ReportOrigin
 from pytorch_build.test.summary import expression, repeating_command
 from tests.kit.torch_results import case_of

@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
-from core import junit
 from core.errors import CheckError, SourceError, UsageError
-from core.junit import Case
 from core.run import records
 from core.run.records import Record
-from pytorch_build.test import file_run, gpus, shards
+from pytorch_build.test import file_run, gpus, junit, shards
 from pytorch_build.test.file_run import FileRun
 from pytorch_build.test.gpus import Assignment, Gpu, Machine, assign_gpus, without_gpu
+from pytorch_build.test.junit import Case
 from pytorch_build.test.shards import Durations, FileDuration, Shard
 from pytorch_build.test.torch_run import Bench, TorchTests, environment, find_recorded_torch, perform_tests
 from pytorch_build.test.upstream_tests import LimitsTable, Tests, Torch

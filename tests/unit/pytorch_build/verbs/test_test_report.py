@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from ci.promote import facts
-from core import junit
 from core.errors import CheckError
-from core.junit import Case, Document, Suite
 from core.run import records
 from core.run.records import Record
-from pytorch_build.test import reports, shards
+from pytorch_build.test import junit, reports, shards
+from pytorch_build.test.junit import Case, Document, Suite
 from pytorch_build.test.results import EXISTING, MAY_SKIP, Report, ReportOrigin
 from tests.kit.builds import LocalRun
 from tests.kit.front_doors import run_pytorch_build

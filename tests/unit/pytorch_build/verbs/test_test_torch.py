@@ -7,11 +7,11 @@ import pytest
 
 from core import process
 from core.env import InstalledDistribution, engines
-from core.junit import Case
 from core.run.records import FileRecord
 from pytorch_build.test import container_run, file_run, gpus, torch_run, upstream_tests
 from pytorch_build.test.container_run import Devices
 from pytorch_build.test.file_run import FileRun
+from pytorch_build.test.junit import Case
 from pytorch_build.verbs import test_torch
 from tests.kit.builds import LocalRun
 from tests.kit.front_doors import FrontDoorResult

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core import junit, process
+from core import process
+from pytorch_build.test import junit
 from pytorch_build.test.results import merge_attempts
 from tests.kit.repos import write_files
 from tests.kit.windows import NO_PIPES, make_pipe
