@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
 from pydantic import AliasPath, BaseModel, ConfigDict, Field
 
@@ -103,6 +103,11 @@ class Changes:
 
     files: Sequence[str] | None = None
     note: str | None = None
+
+    @classmethod
+    def all_files(cls, note: str | None = None) -> Self:
+        """Return that every file counts as changed."""
+        return cls(files=None, note=note)
 
 
 def read_payload(path: Path) -> Mapping[str, Any]:
@@ -238,7 +243,7 @@ def event_labels(event: Event, github: GitHub | None) -> tuple[Sequence[str], st
 def event_changes(event: Event, root: Path, github: GitHub | None) -> Changes:
     """Return the files that an event changed, by git, else by GitHub; else all count as changed."""
     if event.name not in {"pull_request", "push"} or event.deleted:
-        return Changes()
+        return Changes.all_files()
 
     try:
         return Changes(files=changed_by_git(event, root))
@@ -246,11 +251,11 @@ def event_changes(event: Event, root: Path, github: GitHub | None) -> Changes:
         note = f"git cannot tell which files have changed ({git_reason(problem).rstrip('.')})"
 
     if event.number is None or github is None:
-        return Changes(note=note)
+        return Changes.all_files(note)
     try:
         return Changes(files=github.changed_files(event.repository, event.number))
     except (ServiceError, MissingInputError) as problem:
-        return Changes(note=f"{note}, nor can GitHub ({_last_line(problem)})")
+        return Changes.all_files(f"{note}, nor can GitHub ({_last_line(problem)})")
 
 
 def changed_by_git(event: Event, root: Path) -> Sequence[str]:

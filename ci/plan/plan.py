@@ -126,13 +126,13 @@ def _refuse_missing_pytorch(
 ) -> None:
     """Refuse a dispatch that requests PyTorch and would build none of it."""
     inputs = basis.inputs
-    names_pytorch = (
+    requests_pytorch = (
         inputs.build_pytorch
         or inputs.pytorch_git_refs
         or inputs.pytorch_python_versions
         or inputs.pytorch_components
     )
-    if not basis.is_dispatch or not names_pytorch:
+    if not basis.is_dispatch or not requests_pytorch:
         return
 
     message = "The dispatch requests PyTorch, and nothing of it can be built."
@@ -232,20 +232,20 @@ class _JobPlanner:
             return builds
 
         targets = frozenset(gpu_targets(";".join(ref.rocm_families)))
-        builds_with_rocm: list[Build] = []
+        kept_builds: list[Build] = []
         for build in builds:
             if build.has_rocm and not targets.issuperset(build.group.gpu_targets):
                 self._leave_out(build.words, f"torch ref {ref.name} has no ROCm for it")
             else:
-                builds_with_rocm.append(build)
+                kept_builds.append(build)
 
-        if builds and not builds_with_rocm:
+        if builds and not kept_builds:
             names = ", ".join(build.words for build in builds)
             raise UsageError(
                 f"Torch ref {ref.name} has no ROCm for {names}.",
                 hint=f"Choose another with --gpu-family: {', '.join((*ref.rocm_families, CPU))}.",
             )
-        return builds_with_rocm
+        return kept_builds
 
     def add(self, build: Build) -> None:
         """Add the jobs of a family in a build variant."""

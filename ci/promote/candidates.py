@@ -56,9 +56,9 @@ def promised_wheels(
     A distribution that locks of several torch refs promise in several versions is left out.
     """
     versions_by_group: defaultdict[str, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for cell, versions in facts.promised.items():
-        for distribution, version in versions.items():
-            versions_by_group[cell.artifact_group or ""][distribution].add(version)
+    for lock in facts.locks:
+        for distribution, version in lock.promised.items():
+            versions_by_group[lock.place.artifact_group or ""][distribution].add(version)
 
     expectations: dict[str, Expectations] = {}
     for artifact_group, group_versions in versions_by_group.items():

@@ -388,6 +388,28 @@ def staging_records(
     return records
 
 
+def staged_versions(
+    store: Store,
+    distribution: str = "torch",
+    *,
+    run_id: str | None = None,
+) -> frozenset[str]:
+    """List the versions of a distribution that are staged; with a run's id, those that were staged of it."""
+    records: list[StagingRecord] = []
+    for record, _digest in staging_records(store):
+        if run_id is None or record.run_id == run_id:
+            records.append(record)
+    return versions_in(records, distribution)
+
+
+def versions_in(records: Sequence[StagingRecord], distribution: str) -> frozenset[str]:
+    """List the versions of a distribution that staging records name."""
+    versions: set[str] = set()
+    for record in records:
+        versions |= {file.version for file in record.files if file.distribution == distribution}
+    return frozenset(versions)
+
+
 def decisions(store: Store, set_name: str = "") -> Sequence[Decision]:
     """Read the promotions that were completed: of all sets, or of one."""
     keys = list_keys(store, f"{DECISIONS}/{set_name}")

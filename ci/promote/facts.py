@@ -266,12 +266,29 @@ class StagedWheel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SetLock:
+    """A source lock that wheels of a set were built by: one for each run, artifact group and torch ref.
+
+    Attributes:
+        run_id: The run whose lock it is.
+        place: The artifact group and platform that were built.
+        cells: The cells that its promise is for.
+        promised: What it promises to each of them: distribution to version.
+        commits: What it was built from: component to commit.
+    """
+
+    run_id: str
+    place: GroupCell
+    cells: tuple[GroupCell, ...]
+    promised: Mapping[str, str]
+    commits: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class SetFacts:
     """Everything that the decision on a set follows from.
 
     Attributes:
-        promised: What source locks promise to each cell: distribution to version.
-        commits: What each place was built from: component to commit.
         released: What the release index of each artifact group has: distributions and versions.
         reasons: What was found wrong while it was gathered; no override helps against it.
         left_out: The keys of device packages that the release leaves out.
@@ -280,8 +297,7 @@ class SetFacts:
     set_name: str
     wheels: tuple[StagedWheel, ...]
     tests: tuple[CompletedTest, ...] = ()
-    promised: Mapping[GroupCell, Mapping[str, str]] = field(default_factory=dict)
-    commits: Mapping[GroupCell, Mapping[str, str]] = field(default_factory=dict)
+    locks: tuple[SetLock, ...] = ()
     released: Mapping[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
     staging: tuple[DocumentDigest, ...] = ()
     reasons: tuple[Reason, ...] = ()
@@ -331,30 +347,6 @@ class _SetPart:
         return {torch_ref: find_lock(self.record.locks, torch_ref) for torch_ref in torch_refs}
 
 
-def staged_versions(
-    store: Store,
-    distribution: str = "torch",
-    *,
-    run_id: str | None = None,
-) -> frozenset[str]:
-    """List the versions of a distribution that are staged; with a run's id, those that were staged of it."""
-    staging_records: list[StagingRecord] = []
-    for record, _digest in documents.staging_records(store):
-        if run_id is None or record.run_id == run_id:
-            staging_records.append(record)
-    return _versions_in(staging_records, distribution)
-
-
-def _versions_in(
-    staging_records: Sequence[StagingRecord],
-    distribution: str,
-) -> frozenset[str]:
-    versions: set[str] = set()
-    for record in staging_records:
-        versions |= {file.version for file in record.files if file.distribution == distribution}
-    return frozenset(versions)
-
-
 def gather(
     store: Store,
     request: SetRequest,
@@ -369,14 +361,9 @@ def gather(
     """
     parts = _read_parts(store, request, open_source)
 
-    promised: dict[GroupCell, Mapping[str, str]] = {}
-    commits: dict[GroupCell, Mapping[str, str]] = {}
+    locks: list[SetLock] = []
     for part in parts:
-        for lock in part.locks.values():
-            commits[part.place] = {} if lock is None else lock.commits
-            if lock is not None:
-                for cell in _promised_cells(part, parts, request):
-                    promised[cell] = lock.promised
+        locks += _locks_of_part(part, parts, request)
 
     reasons: list[Reason] = []
     for part in parts:
@@ -394,8 +381,7 @@ def gather(
         set_name=f"{request.distribution}-{request.version}",
         wheels=_look_up_wheels(store, parts, jobs),
         tests=tuple(tests),
-        promised=promised,
-        commits=commits,
+        locks=tuple(locks),
         released={group: _released_versions(store, group) for group in artifact_groups},
         staging=tuple(part.document for part in parts),
         reasons=tuple(reasons),
@@ -439,10 +425,10 @@ def _refuse_empty_set(
     staging_records = [record for record, _digest in documents.staging_records(store)]
     holders: set[str] = set()
     for record in staging_records:
-        if request.version in _versions_in([record], request.distribution):
+        if request.version in documents.versions_in([record], request.distribution):
             holders.add(record.artifact_group)
 
-    versions = _versions_in(staging_records, request.distribution)
+    versions = documents.versions_in(staging_records, request.distribution)
     other_hint = "Stage it first: nox -s stage."
     if versions:
         other_hint = nearest(request.version, versions)
@@ -559,6 +545,25 @@ def _released_versions(
         if candidate is not None:
             released.add((candidate.distribution, candidate.version))
     return frozenset(released)
+
+
+def _locks_of_part(part: _SetPart, parts: Sequence[_SetPart], request: SetRequest) -> Sequence[SetLock]:
+    """Return the source locks of a part; one that is absent is a reason by itself (`_absent_parts`)."""
+    cells = tuple(_promised_cells(part, parts, request))
+    locks: list[SetLock] = []
+    for lock in part.locks.values():
+        if lock is None:
+            continue
+        locks.append(
+            SetLock(
+                run_id=part.record.run_id,
+                place=part.place,
+                cells=cells,
+                promised=lock.promised,
+                commits=lock.commits,
+            )
+        )
+    return locks
 
 
 def _promised_cells(

@@ -361,7 +361,7 @@ def _read_changes(
     if arguments.base:
         return Changes(files=events.difference(arguments.base, root))
     if _is_event_from_options(arguments):
-        return Changes()
+        return Changes.all_files()
     return events.event_changes(event, root, github)
 
 

@@ -13,7 +13,7 @@ from ci.plan.data import runners
 from ci.promote import documents, promotion
 from ci.promote.candidates import promised_wheels, rewrite_candidate
 from ci.promote.documents import Decision, Override
-from ci.promote.facts import SetFacts, SetRequest, gather, staged_versions
+from ci.promote.facts import SetFacts, SetRequest, gather
 from ci.promote.policy import PromotionPolicy, decide, gates
 from ci.promote.version_change import RocmChange, final_of, keep_targets, rename_set
 from ci.publish.buckets import buckets
@@ -289,7 +289,7 @@ def _only_version(
 
     Of several versions it is the one that was staged of the run that the user names.
     """
-    torch_versions = staged_versions(staging_store)
+    torch_versions = documents.staged_versions(staging_store)
     if change is not None:
         torch_versions = frozenset(filter(change.is_of_candidate, torch_versions))
     if len(torch_versions) == 1:
@@ -297,7 +297,7 @@ def _only_version(
 
     # The local run is the default, so nobody may have named it.
     if run_id != LOCAL_RUN:
-        versions_of_run = torch_versions & staged_versions(staging_store, run_id=run_id)
+        versions_of_run = torch_versions & documents.staged_versions(staging_store, run_id=run_id)
         if len(versions_of_run) == 1:
             return min(versions_of_run)
 
@@ -305,7 +305,7 @@ def _only_version(
     if torch_versions:
         hint = f"Give one with --torch-version: {', '.join(sorted(torch_versions))}"
     else:
-        rocm_versions = staged_versions(staging_store, "rocm")
+        rocm_versions = documents.staged_versions(staging_store, "rocm")
         hint = "Stage one first."
         if rocm_versions:
             hint = f"ROCm's own packages are: --rocm-version {' or '.join(sorted(rocm_versions))}."

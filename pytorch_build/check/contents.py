@@ -28,7 +28,7 @@ _LIBRARY = re.compile(r"\.(so(\.\d+)*|dll|pyd|exe|dylib)$")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Promise:
+class PromisedCode:
     """Names that promise a library or program, and the whole of a text that may take its place."""
 
     names: re.Pattern[str]
@@ -41,9 +41,9 @@ _LINKER_SCRIPT = r"""(?x)
 (\s | /\*([^*]|\*(?!/))*\*/ | (OUTPUT_FORMAT|SEARCH_DIR)\s*\([^()]*\))*
 ((INPUT|GROUP)\s*\(([^()]|AS_NEEDED\s*\([^()]*\))*\) (\s | /\*([^*]|\*(?!/))*\*/)*)+
 """
-_PROMISES = (
-    Promise(names=re.compile(r"\.so(\.\d+)*$"), kind="library", text=re.compile(_LINKER_SCRIPT)),
-    Promise(
+_PROMISED_CODE = (
+    PromisedCode(names=re.compile(r"\.so(\.\d+)*$"), kind="library", text=re.compile(_LINKER_SCRIPT)),
+    PromisedCode(
         names=re.compile(r"(^|/)(bin|libexec)/[^/.]+$"),
         kind="program",
         text=re.compile(r"(?s)#!\s*/.*"),
@@ -70,11 +70,11 @@ _STATIC_LIBRARIES = Forbidden(
 )
 
 
-def find_promise(name: str) -> Promise | None:
+def find_promised_code(name: str) -> PromisedCode | None:
     """Return what a member's name promises to be compiled; None for nothing."""
-    for promise in _PROMISES:
-        if promise.names.search(name):
-            return promise
+    for promised_code in _PROMISED_CODE:
+        if promised_code.names.search(name):
+            return promised_code
     return None
 
 
@@ -131,13 +131,13 @@ def _find_false_code(view: WheelView) -> Iterator[Finding]:
 
     names_of_code = {binary.name for binary in view.binaries}
     for name, size in view.members.items():
-        promise = find_promise(name)
+        promised_code = find_promised_code(name)
         if _LIBRARY.search(name) and size == 0:
             yield error("The file is empty.", name)
-        elif promise is not None and name not in names_of_code:
+        elif promised_code is not None and name not in names_of_code:
             text = view.texts.get(name, "")
-            if not promise.text.fullmatch(text):
-                yield error(f"It is named like a {promise.kind}, but holds no code.", name)
+            if not promised_code.text.fullmatch(text):
+                yield error(f"It is named like a {promised_code.kind}, but holds no code.", name)
 
 
 def _find_refused_names(view: WheelView) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ from pytorch_build.check import (
     some,
     warning,
 )
-from pytorch_build.check.contents import find_promise
+from pytorch_build.check.contents import find_promised_code
 from pytorch_build.check.policy import CheckOptions, ExpectedLibraries, expected_libraries, matches
 
 if TYPE_CHECKING:
@@ -117,19 +117,19 @@ def check(view: WheelView) -> Iterator[Finding]:
 
 def _find_unloadable(binary: Binary) -> Iterator[Finding]:
     """Find compiled code that is not what its name promises, whatever wheel it is in."""
-    promise = find_promise(binary.name)
-    if promise is None or binary.problems:
+    promised_code = find_promised_code(binary.name)
+    if promised_code is None or binary.problems:
         return
     if binary.elf is None:
-        yield error(f"It is no {promise.kind} for Linux.", binary.name)
+        yield error(f"It is no {promised_code.kind} for Linux.", binary.name)
         return
 
     elf = binary.elf
-    is_library = promise.kind == "library"
+    is_library = promised_code.kind == "library"
     kinds = {"ET_DYN"} if is_library else {"ET_DYN", "ET_EXEC"}
     is_unlinked = is_library and elf.machine in _MACHINES.values() and not elf.dynamic
     if elf.kind not in kinds or elf.machine == "EM_AMDGPU" or is_unlinked:
-        message = f"It is no {promise.kind} that a loader takes: {elf.kind} for {elf.machine}"
+        message = f"It is no {promised_code.kind} that a loader takes: {elf.kind} for {elf.machine}"
         if is_unlinked:
             message += ", without a dynamic section"
         yield error(f"{message}.", binary.name)

@@ -14,7 +14,7 @@ from core.wheel import find_dist_info, parse_wheel_name, read_metadata, read_sma
 from core.wheel.record import RecordProblem, Tap, verify_record
 from pytorch_build.check import Binary, Expectation, WheelView, device_code
 from pytorch_build.check.bundles import BundleError
-from pytorch_build.check.contents import find_promise
+from pytorch_build.check.contents import find_promised_code
 from rocm_packaging.packages import kpack
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class _MemberReader:
         """Return whether a member is to be inspected; keep the text of what should be compiled."""
         if first_bytes.startswith(_MAGICS):
             return True
-        if find_promise(name):
+        if find_promised_code(name):
             self.texts[name] = first_bytes[:_MOST_OF_A_SCRIPT].decode("latin-1")
         is_small_text = name.endswith(_TEXT_SUFFIXES) and self._sizes[name] <= _MOST_TEXT
         return bool(self._build_folders) and is_small_text

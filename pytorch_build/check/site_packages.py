@@ -113,7 +113,7 @@ def check(view: WheelView) -> Iterator[Finding]:
     installation = read_installation(view)
     yield from _find_startup_code(view, installation)
     yield from _find_standard_library(view, installation)
-    yield from _find_installers(view, installation)
+    yield from _find_replaced_installers(view, installation)
     for member in view.members:
         parts = member.split("/")
         is_data = parts[0].endswith(".data") and parts[1:2] == ["data"]
@@ -207,7 +207,7 @@ def _find_standard_library(view: WheelView, installation: Installation) -> Itera
         yield warning(message, member) if is_backport else error(message, member)
 
 
-def _find_installers(view: WheelView, installation: Installation) -> Iterator[Finding]:
+def _find_replaced_installers(view: WheelView, installation: Installation) -> Iterator[Finding]:
     distribution = view.name.distribution
     for name, member in installation.top_level.items():
         owner = INSTALLER_MODULES.get(module_name(name, member) or "")

@@ -211,7 +211,7 @@ def _check_requirement(
     wheels: Sequence[_Wheel],
 ) -> Iterator[Finding]:
     """Find a requirement on another version than the set has, or on a wheel that requires another ROCm."""
-    candidates = _candidates(wheels, canonicalize_name(requirement.name))
+    candidates = _wheels_with_version_of(wheels, canonicalize_name(requirement.name))
     specifier = requirement.specifier
     matching_wheels = [wheel for wheel in candidates if specifier.contains(wheel.version, prereleases=True)]
     if matching_wheels:
@@ -221,7 +221,7 @@ def _check_requirement(
         yield wheel.requirement_error(f"It requires {requirement}; these wheels are of {versions}.")
 
 
-def _candidates(wheels: Sequence[_Wheel], distribution: str) -> list[_Wheel]:
+def _wheels_with_version_of(wheels: Sequence[_Wheel], distribution: str) -> list[_Wheel]:
     """Return the wheels that tell the version of a distribution; ROCm's packages have that of its core."""
     candidates = [wheel for wheel in wheels if wheel.distribution == distribution]
     if not candidates and _has_version_of_rocm(distribution):

@@ -124,7 +124,7 @@ class ElfLibrary(Library):
 
     @refused_where_damaged()
     def without_code(
-        self, code: DeviceCode, bundle_indexes: Mapping[int, int], reference: bytes
+        self, code: DeviceCode, index_by_bundle_offset: Mapping[int, int], reference: bytes
     ) -> HostLibrary:
         """Return the library without its device code, by the index of each bundle's offset in it."""
         hole = self._hole(code)
@@ -172,7 +172,7 @@ class ElfLibrary(Library):
         edits.append((code.offset, bytes(hole.start - code.offset)))
         edits.append((hole.end, bytes(code.end - hole.end)))
         for wrapper in code.wrappers:
-            index = bundle_indexes[code.bundle_of(wrapper)]
+            index = index_by_bundle_offset[code.bundle_offset_of(wrapper)]
             edits += edits_of_wrapper(wrapper, index, reference_address)
             if wrapper.relocation is not None:
                 # It sets the address of the reference, whatever symbol it went by.

@@ -93,7 +93,7 @@ class DeviceCode:
         """Where in the file it ends."""
         return self.offset + self.size
 
-    def bundle_of(self, wrapper: Wrapper) -> int:
+    def bundle_offset_of(self, wrapper: Wrapper) -> int:
         """Return the offset, in the device code, of the bundle that a wrapper registers."""
         return wrapper.bundle_address - self.address
 
@@ -207,7 +207,7 @@ class Library(ABC):
             wrappers=self._relocated(wrappers, code),
         )
         for wrapper in device_code.wrappers:
-            if not 0 <= device_code.bundle_of(wrapper) < device_code.size:
+            if not 0 <= device_code.bundle_offset_of(wrapper) < device_code.size:
                 raise SplitError(f"a wrapper points outside of {self.CODE} ({wrapper.bundle_address:#x})")
         return device_code
 
@@ -227,7 +227,7 @@ class Library(ABC):
 
     @abstractmethod
     def without_code(
-        self, code: DeviceCode, bundle_indexes: Mapping[int, int], reference: bytes
+        self, code: DeviceCode, index_by_bundle_offset: Mapping[int, int], reference: bytes
     ) -> HostLibrary:
         """Return the library without its device code, by the index of each bundle's offset in it."""
 

@@ -160,7 +160,7 @@ class PeLibrary(Library):
 
     @refused_where_damaged()
     def without_code(
-        self, code: DeviceCode, bundle_indexes: Mapping[int, int], reference: bytes
+        self, code: DeviceCode, index_by_bundle_offset: Mapping[int, int], reference: bytes
     ) -> HostLibrary:
         """Return the library without its device code, by the index of each bundle's offset in it."""
         code_index = [section.name for section in self.sections].index(self.CODE)
@@ -202,7 +202,7 @@ class PeLibrary(Library):
             *self._moved_pointers(hole),
         ]
         for wrapper in code.wrappers:
-            index = bundle_indexes[code.bundle_of(wrapper)]
+            index = index_by_bundle_offset[code.bundle_offset_of(wrapper)]
             edits += edits_of_wrapper(wrapper, index, self.image_base + address)
         return HostLibrary(
             hole=hole,

@@ -165,16 +165,16 @@ class _LibraryReader:
             raise SplitError(f"it holds device code and lies outside of {inside}")
         section = memoryview(library.data)[device_code.offset : device_code.end]
         bundles = read_bundles(section)
-        bundle_indexes = {bundle.offset: index for index, bundle in enumerate(bundles)}
+        index_by_bundle_offset = {bundle.offset: index for index, bundle in enumerate(bundles)}
         for wrapper in device_code.wrappers:
-            bundle = device_code.bundle_of(wrapper)
-            if bundle not in bundle_indexes:
+            bundle_offset = device_code.bundle_offset_of(wrapper)
+            if bundle_offset not in index_by_bundle_offset:
                 raise SplitError(
-                    f"a wrapper points to offset {bundle} of its device code, where no bundle begins"
+                    f"a wrapper points to offset {bundle_offset} of its device code, where no bundle begins"
                 )
 
         reference = kpack.reference(self._package, member.removeprefix(inside)).packed()
-        library.without_code(device_code, bundle_indexes, reference).write(file, host_file)
+        library.without_code(device_code, index_by_bundle_offset, reference).write(file, host_file)
         self.code += self._pack(
             member,
             section,

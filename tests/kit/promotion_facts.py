@@ -18,7 +18,7 @@ from ci.promote.documents import (
     StagedLock,
     StagingRecord,
 )
-from ci.promote.facts import CompletedTest, Outcome, SetFacts, StagedWheel
+from ci.promote.facts import CompletedTest, Outcome, SetFacts, SetLock, StagedWheel
 from ci.promote.policy import PromotionPolicy
 from core.cell import GroupCell, python_of_tag
 from tests.kit import wheels
@@ -87,11 +87,22 @@ def completed_test(
     )
 
 
+def set_lock(
+    cell: GroupCell,
+    *,
+    promised: Mapping[str, str] | None = None,
+    commits: Mapping[str, str] | None = None,
+) -> SetLock:
+    """Return a source lock that one cell was built by."""
+    return SetLock(
+        run_id="17", place=cell.place, cells=(cell,), promised=promised or {}, commits=commits or {}
+    )
+
+
 def facts_of(
     *set_wheels: StagedWheel,
     tests: Sequence[CompletedTest] | None = None,
-    promised: Mapping[GroupCell, Mapping[str, str]] | None = None,
-    commits: Mapping[GroupCell, Mapping[str, str]] | None = None,
+    locks: Sequence[SetLock] = (),
     released: Mapping[str, frozenset[tuple[str, str]]] | None = None,
     reasons: Sequence[Reason] = (),
 ) -> SetFacts:
@@ -102,8 +113,7 @@ def facts_of(
         set_name="torch-2.10",
         wheels=set_wheels,
         tests=tuple(tests),
-        promised=promised or {},
-        commits=commits or {},
+        locks=tuple(locks),
         released=released or {},
         reasons=tuple(reasons),
     )

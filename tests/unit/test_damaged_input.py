@@ -210,8 +210,8 @@ def split_library(content: bytes, folder: Path) -> None:
     library.reference()
     code = library.device_code()
     if code is not None:
-        bundle_indexes = {code.bundle_of(wrapper): index for index, wrapper in enumerate(code.wrappers)}
-        library.without_code(code, bundle_indexes, kpack_reference())
+        indexes = {code.bundle_offset_of(wrapper): index for index, wrapper in enumerate(code.wrappers)}
+        library.without_code(code, indexes, kpack_reference())
 
 
 def bundle() -> bytes:

@@ -21,6 +21,7 @@ from core.stores import Store
 from core.wheel import read_metadata
 from tests.kit import release_desk, runs, stores, wheels
 from tests.kit.memory_store import MemoryStore
+from tests.kit.promotion_facts import set_lock
 from tests.kit.release_desk import ReleaseDesk
 from tests.kit.runs import RunContents
 
@@ -229,9 +230,12 @@ def test_expects_no_distribution_that_locks_promise_in_two_versions() -> None:
     cell = GroupCell(artifact_group=OTHER_FAMILY, platform="linux", python="3.12")
     versions = {"torch": "2.10.0+rocm7.10.0rc2", "torchaudio": "2.9.0+rocm7.10.0rc2"}
     other_versions = {**versions, "torchaudio": "2.10.0+rocm7.10.0rc2", "triton": "3.5.0+rocm7.10.0rc2"}
-    locks = {cell: versions, replace(cell, python="3.11"): other_versions}
+    locks = (
+        set_lock(cell, promised=versions),
+        set_lock(replace(cell, python="3.11"), promised=other_versions),
+    )
 
-    expectations = promised_wheels(SetFacts(set_name="", wheels=(), promised=locks), CHANGE)[OTHER_FAMILY]
+    expectations = promised_wheels(SetFacts(set_name="", wheels=(), locks=locks), CHANGE)[OTHER_FAMILY]
 
     assert expectations.keys() == {"torch", "triton"}
     assert expectations["torch"].requires == ("rocm[libraries]==7.10.0rc2", "triton==3.5.0+rocm7.10.0rc2")

@@ -584,14 +584,50 @@ def test_rejects_a_test_of_other_bytes(desk: ReleaseDesk) -> None:
     assert f"{torch_file.sha256[:12]} is staged: test what is staged (--staged)" in error
 
 
+COMPONENTS = {"torch": runs.TORCH_BASE_VERSION, "audio": runs.AUDIO_BASE_VERSION}
+OTHER_COMMITS = dict.fromkeys(COMPONENTS, "b" * 40)
+
+
 def test_rejects_cells_that_were_built_from_different_commits(desk: ReleaseDesk) -> None:
     desk.stage_run(GFX94)
     other_desk = desk.with_run("18")
     other_desk.publish(GFX1151)
-    components = {"torch": runs.TORCH_BASE_VERSION, "audio": runs.AUDIO_BASE_VERSION}
-    commits = dict.fromkeys(components, "b" * 40)
-    runs.write_source_lock(desk.run_store, other_desk.run, base_versions=components, commits=commits)
+    runs.write_source_lock(desk.run_store, other_desk.run, base_versions=COMPONENTS, commits=OTHER_COMMITS)
     assert other_desk.stage() == 0
+
+    error = desk.read_refusal()
+
+    assert "aaaaaaaaaaaa" in error
+    assert "bbbbbbbbbbbb" in error
+    assert desk.has_released_nothing()
+
+
+def test_rejects_pythons_that_two_runs_built_from_different_commits(desk: ReleaseDesk) -> None:
+    desk.stage_run(GFX94)
+    other_desk = desk.with_run("18")
+    other_desk.publish(GFX94, contents=runs.RunContents(pythons=("cp313",)))
+    runs.write_source_lock(desk.run_store, other_desk.run, base_versions=COMPONENTS, commits=OTHER_COMMITS)
+    assert other_desk.stage() == 0
+
+    error = desk.read_refusal()
+
+    assert "aaaaaaaaaaaa" in error
+    assert "bbbbbbbbbbbb" in error
+    assert desk.has_released_nothing()
+
+
+def test_rejects_pythons_that_two_refs_built_from_different_commits(desk: ReleaseDesk) -> None:
+    other_ref = "release/2.10"
+    desk.publish(GFX94)
+    desk.publish(GFX94, contents=runs.RunContents(pythons=("cp313",), torch_ref=other_ref))
+    runs.write_source_lock(
+        desk.run_store,
+        desk.run,
+        torch_ref=other_ref,
+        base_versions=COMPONENTS,
+        commits=OTHER_COMMITS,
+    )
+    assert desk.stage() == 0
 
     error = desk.read_refusal()
 

@@ -149,9 +149,9 @@ def split(content: bytes, folder: Path) -> bytes:
     code = library.device_code()
     assert code is not None
     bundles = read_bundles(memoryview(content)[code.offset : code.end])
-    bundle_indexes = {bundle.offset: index for index, bundle in enumerate(bundles)}
+    index_by_bundle_offset = {bundle.offset: index for index, bundle in enumerate(bundles)}
     target = folder / "host.dll"
-    library.without_code(code, bundle_indexes, REFERENCE.packed()).write(folder / "fat.dll", target)
+    library.without_code(code, index_by_bundle_offset, REFERENCE.packed()).write(folder / "fat.dll", target)
     return target.read_bytes()
 
 

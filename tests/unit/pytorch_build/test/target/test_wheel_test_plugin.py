@@ -160,9 +160,9 @@ def test_an_expected_failure_that_passes_is_a_failure(run_tests: RunTests) -> No
 
 @processes
 def test_rules_see_tests_that_an_expression_deselects(run_tests: RunTests) -> None:
-    expression = ["test_foo.py", "-k", "float32 and not More"]
+    arguments = ["test_foo.py", "-k", "float32 and not More"]
 
-    run = run_tests(TESTS, rule_for("skip", "*::TestFooCUDA::*"), arguments=expression)
+    run = run_tests(TESTS, rule_for("skip", "*::TestFooCUDA::*"), arguments=arguments)
 
     assert run.events.collected == ("test/test_foo.py::TestFooCUDA::test_bar_cuda_float32",)
     assert len(run.events.deselected) == 7
