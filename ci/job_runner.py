@@ -234,7 +234,7 @@ def show_outcomes(outcomes: Sequence[Outcome]) -> None:
         if outcome.reason and outcome.reason not in reasons:
             reasons.append(outcome.reason)
     names = ", ".join(outcome.name for outcome in failures)
-    summary = f"{len(failures)} of {len(outcomes)} jobs failed: {names}."
+    summary = f"{len(failures)} of {console.counted(len(outcomes), 'job')} failed: {names}."
     # A call that was wrong has to be corrected, and what is missing made: the same one would fail again.
     if all(outcome.exit_code not in _CODES_OF_WRONG_CALLS for outcome in failures):
         summary += " The same command continues from there."

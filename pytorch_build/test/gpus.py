@@ -381,7 +381,7 @@ def select(
     if not devices_of_target:
         raise CheckError(
             f"No visible GPU is of {gpu_family} ({', '.join(targets)}): here is {_list_gpus(devices)}.",
-            hint=_NO_GPU_HINT,
+            hint="Run it on a machine with one, give another --gpu-family, or say --allow-no-gpu.",
         )
 
     assignments: list[Assignment] = []
@@ -416,9 +416,6 @@ def _selecting_variables(
     return variables
 
 
-_NO_GPU_HINT = "Run it on a machine with one, name its family with --gpu-family, or say --allow-no-gpu."
-
-
 def _require_gpus(
     machine: Machine,
     gpu_family: str,
@@ -428,7 +425,8 @@ def _require_gpus(
         raise CheckError(
             f"Wheels for {gpu_family} are to be tested, and no GPU driver is loaded in this machine.",
             hint="There is no /dev/kfd, and neither rocminfo nor offload-arch names a GPU. In a container, "
-            f"pass the devices on: --device /dev/kfd --device /dev/dri.\n{_NO_GPU_HINT}",
+            "pass the devices on: --device /dev/kfd --device /dev/dri.\n"
+            "Run it on a machine with one, or say --allow-no-gpu.",
         )
     if not machine.gpus:
         raise CheckError(

@@ -220,4 +220,4 @@ def _complete_plan(arguments: argparse.Namespace, common: Common) -> None:
             kind = kind_of_wheels(gpu=bool(lock.rocm_version))
             console.table(_COLUMNS, rows_of(lock, kind))
     set_outputs(environment(), job_outputs(completed_plan, {}))
-    console.done(f"plan: {lock_count} torch refs resolved, in {arguments.plan}")
+    console.done(f"plan: {console.counted(lock_count, 'torch ref')} resolved, in {arguments.plan}")

@@ -161,7 +161,7 @@ def test_does_not_say_that_a_call_continues_which_has_to_be_corrected(error: typ
     with pytest.raises(ProcessError) as raised:
         show_outcomes([failed_outcome("torch", exit_code=error.exit_code)])
 
-    assert "1 of 1 jobs failed: torch." in raised.value.message
+    assert "1 of 1 job failed: torch." in raised.value.message
     assert "continues" not in raised.value.message
 
 
