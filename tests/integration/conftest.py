@@ -17,21 +17,30 @@ from tests.kit.sample import SampleRun
 
 __all__ = ["browser", "ceph", "ceph_server", "rclone", "rclone_server", "setuptools", "setuptools_wheel"]
 
-# Files that take longest start first, so that none ends alone: by the CPU seconds of their processes.
+# Files that take longest start first, so that none ends alone: by their own time, those of unit tests, too.
 LONGEST_FILES = (
     "test_pipeline",
-    "test_real_workflows",
     "test_workflows",
+    "test_real_workflows",
     "test_release_refs",
     "test_rehearsal",
+    "test_checkout",
+    "test_wheel_test_plugin",
+    "test_misbehaving_files",
+    "test_unchanged_checkouts",
+    "test_copies",
+    "test_test_smoke",
+    "test_build_plan",
+    "test_stops",
     "test_strangers",
     "test_rocm_packages",
+    "test_rocm_on_windows",
+    "test_two_refs",
+    "test_file_run",
     "test_indexes",
     "test_s3_store",
     "test_largest_runs",
     "test_device_packages",
-    "test_find_rocm",
-    "test_fetch_artifacts",
     "test_page",
 )
 
@@ -75,7 +84,7 @@ def sample_clone(sample_run: SampleRun, tmp_path: Path) -> Clone:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark this folder's tests, and sort the longest files to the front."""
+    """Mark this folder's tests, and sort the longest files of all folders to the front."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker("processes")
