@@ -105,7 +105,8 @@ def test_the_next_upload_removes_what_a_killed_one_left(folder: Path) -> None:
     code = f"{KILLING_COPY}\nrunpy.run_module('ci', {{}}, '__main__')"
     killed_upload: list[str | Path] = [sys.executable, "-c", code, "upload", *words]
     assert process.capture(killed_upload, cwd=ROOT, check=False).returncode == -9
-    assert [path.read_bytes() for path in store.root.rglob("half")] == [b"half"]
+    # Files are copied side by side, and another may have begun.
+    assert b"half" in [path.read_bytes() for path in store.root.rglob("half")]
 
     process.capture([sys.executable, "-m", "ci", "upload", *words], cwd=ROOT)
 
