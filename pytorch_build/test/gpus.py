@@ -43,10 +43,7 @@ _FIELD = re.compile(r"^  ([A-Z][\w ]*?):[ \t]+(.*?)[ \t]*$", re.MULTILINE)
 _NVIDIA_ROW = re.compile(r"^(GPU-[^,]*?)\s*,\s*(\d+)\.(\d+)\s*,\s*(.*?)\s*$", re.MULTILINE)
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-)
+@dataclass(frozen=True, kw_only=True)
 class Gpu:
     """One GPU; the `selector` is the index or UUID that leads a process to it, where variables choose."""
 
@@ -61,10 +58,7 @@ class Gpu:
         return f"{self.target} ({self.name})"
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-)
+@dataclass(frozen=True, kw_only=True)
 class Machine:
     """A machine's GPUs; a vendor without GPUs is a driver that shows none."""
 
@@ -72,10 +66,7 @@ class Machine:
     vendor: Vendor | Literal[""] = ""
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-)
+@dataclass(frozen=True, kw_only=True)
 class Assignment:
     """The GPUs of one series of processes: all of one architecture."""
 

@@ -108,10 +108,7 @@ class ReportOrigin:
 _ORIGIN_PROPERTIES = tuple(field.name for field in fields(ReportOrigin) if field.name != "folder")
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-)
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """What one shard, or a stage without shards, reported."""
 
@@ -121,10 +118,7 @@ class Report:
     filename: str = ""
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-)
+@dataclass(frozen=True, kw_only=True)
 class CellResults:
     """All results of a stage on one cell.
 

@@ -90,10 +90,7 @@ def parse_shard(text: str) -> Shard:
     raise UsageError(f"--shard {text!r} is not K/N with K from 1 to N, such as 2/6.")
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """All shards: the files of each, the longest first, and how long they take."""
 

@@ -37,10 +37,7 @@ _FATES = {
 }
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-)
+@dataclass(frozen=True, kw_only=True)
 class SkipRequest:
     """A question about skip rules, and the torch that it is about.
 
