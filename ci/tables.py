@@ -29,9 +29,9 @@ class Table:
         """The rows, each text on one line and without what misleads."""
         return [tuple(map(one_line, row)) for row in self.rows]
 
-    def show(self) -> None:
-        """Print it."""
-        console.table(self.columns, self.readable_rows, title=self.title)
+    def show(self, *, is_result: bool = False) -> None:
+        """Print it: as what the command tells, or as the command's result."""
+        console.table(self.columns, self.readable_rows, title=self.title, is_result=is_result)
 
     def markdown(self, *, most_rows: int | None = None) -> str:
         """Return it as Markdown, or only its first rows."""

@@ -587,14 +587,24 @@ def counted(count: int, noun: str) -> str:
 # Tables and summaries
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> None:
-    """Print a table, or where a terminal is too narrow, its cells; nothing that is copied is broken."""
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "", is_result: bool = False
+) -> None:
+    """Print a table, or where a terminal is too narrow, its cells; nothing that is copied is broken.
+
+    Args:
+        columns: The head of each column.
+        rows: The cells of each row; without rows nothing is printed.
+        title: What stands above the table.
+        is_result: Whether it is the command's result, for standard output, where a pipe has no width.
+    """
     if not rows:
         return
     secrets = _secrets()
     masked_rows = [_masked_cells(row, secrets) for row in (columns, *rows)]
     lines = _aligned(masked_rows)
-    if mode() == "terminal":
+    is_piped = is_result and not sys.stdout.isatty()
+    if mode() == "terminal" and not is_piped:
         width = _terminal_width()
         if max(map(len, lines)) > width:
             lines = _stacked_rows(masked_rows, width)
@@ -603,7 +613,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str =
     if title:
         lines.insert(0, title)
     # Printed at once: every write looks for every secret.
-    say("\n".join(lines))
+    print_lines = result if is_result else say
+    print_lines("\n".join(lines))
 
 
 def _masked_cells(row: Sequence[str], secrets: Sequence[str]) -> list[str]:

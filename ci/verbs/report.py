@@ -35,7 +35,9 @@ from core.status import Pending, Status, UpToDate
 from core.stores.overlay import store_of
 
 if TYPE_CHECKING:
-    from ci.report.model import RunPage
+    from collections.abc import Iterator
+
+    from ci.report.model import ReportedProblem, RunPage
 
 # What --against takes besides the id of a run.
 PREVIOUS = "previous"
@@ -131,18 +133,14 @@ def run(arguments: argparse.Namespace) -> None:
         console.result(json.dumps(page, indent=1, default=json_value))
         return
 
-    # What there is to read comes first: the store may refuse the page.
     is_brief = arguments.brief and not console.echoes()
-    _print_page(common, page, brief=is_brief)
-    if not arguments.text:
-        from ci.report.html import render
+    if arguments.text:
+        _print_text(common, page, brief=is_brief)
+        return
 
-        page = _page_of_whole_run(arguments, common, page)
-        store = common.open_store()
-        key = page_key(common.outputs)
-        store.put_bytes(key, render(page).encode())
-        console.say(f"page     {store.url_of(key)}")
-    console.done(text.make_verdict(page))
+    # What there is to read comes first: the store may refuse the page.
+    _print_page(common, page, brief=is_brief)
+    _write_page(common, _page_of_whole_run(arguments, common, page))
 
 
 def look(arguments: argparse.Namespace) -> Status:
@@ -163,6 +161,17 @@ def look(arguments: argparse.Namespace) -> Status:
     console.say(f"page     {store.url_of(key)}")
     console.done(text.make_verdict(page))
     return UpToDate()
+
+
+def _write_page(common: Common, page: RunPage) -> None:
+    """Write the run's page to its store, and tell where it is."""
+    from ci.report.html import render
+
+    store = common.open_store()
+    key = page_key(common.outputs)
+    store.put_bytes(key, render(page).encode())
+    console.say(f"page     {store.url_of(key)}")
+    console.done(text.make_verdict(page))
 
 
 def _make_common_with_release_type(arguments: argparse.Namespace) -> Common:
@@ -230,22 +239,44 @@ def _find_previous_run(common: Common, facts: RunFacts) -> str | None:
     return run_id
 
 
+def _print_text(common: Common, page: RunPage, *, brief: bool) -> None:
+    """Print the page as text, the result of `--text`; `brief` leaves lists to the page."""
+    for table in text.make_tables(page, brief=brief):
+        table.show(is_result=True)
+    for problem in page.problems:
+        console.result(f"error: {_problem_words(problem)}")
+    for line in _place_lines(common, page):
+        console.result(line)
+    console.result(text.make_verdict(page))
+    console.summary(text.make_markdown(page))
+
+
 def _print_page(common: Common, page: RunPage, *, brief: bool) -> None:
-    """Print the summary, what went wrong, and where everything lies; `brief` leaves lists to the page."""
+    """Tell the summary, what went wrong, and where everything lies; `brief` leaves lists to the page."""
     for table in text.make_tables(page, brief=brief):
         table.show()
     for problem in page.problems:
-        places = problem.where
-        if problem.also:
-            places = f"{places} and {len(problem.also)} more"
-        message = f"{places}: {problem.what}"
-        console.error(spelt(message))
+        console.error(_problem_words(problem))
     _print_places(common, page)
     console.summary(text.make_markdown(page))
 
 
+def _problem_words(problem: ReportedProblem) -> str:
+    """Return where something went wrong, and what."""
+    places = problem.where
+    if problem.also:
+        places = f"{places} and {len(problem.also)} more"
+    return spelt(f"{places}: {problem.what}")
+
+
 def _print_places(common: Common, page: RunPage) -> None:
-    """Print where wheels, their index and their records lie."""
+    """Tell where wheels, their index and their records lie."""
+    for line in _place_lines(common, page):
+        console.say(line)
+
+
+def _place_lines(common: Common, page: RunPage) -> Iterator[str]:
+    """Return where wheels, their index and their records lie."""
     store = common.open_for_reading()
     outputs = common.outputs
     groups_with_wheels = {wheel.cell.artifact_group for wheel in page.wheels}
@@ -253,7 +284,7 @@ def _print_places(common: Common, page: RunPage) -> None:
         prefix = outputs.python_prefix(group.name)
         address = store_of(store, f"{prefix}/{INDEX}").url
         if group.name in groups_with_wheels:
-            console.say(f"wheels   {address}/{prefix}/")
-            console.say(f"index    {address}/{prefix}/{INDEX}  (pip install --find-links)")
+            yield f"wheels   {address}/{prefix}/"
+            yield f"index    {address}/{prefix}/{INDEX}  (pip install --find-links)"
         records_prefix = outputs.manifests_prefix(group.name)
-        console.say(f"records  {address}/{records_prefix}/")
+        yield f"records  {address}/{records_prefix}/"

@@ -174,4 +174,4 @@ def test_reads_the_folder_of_the_runs_release_type(
     desk.read_messages()
     assert run_ci("report", "--run-id", "17", "--store", desk.run_store.url, "--text") == 0
 
-    assert "the release job" in desk.read_messages()
+    assert "the release job" in desk.capsys.readouterr().out

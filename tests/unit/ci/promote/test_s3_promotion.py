@@ -67,7 +67,7 @@ def test_page_of_a_run_reads_the_bucket_that_its_plan_promotes_to(
 
     assert run_ci("report", "--run-id", RUN.run_id, "--store", run_store.url, "--text") == 0
 
-    assert "the release job" in capsys.readouterr().err
+    assert "the release job" in capsys.readouterr().out
 
 
 def test_page_of_a_run_without_a_promotion_asks_no_other_bucket(

@@ -281,6 +281,16 @@ def test_the_local_run_is_compared_only_when_asked(
     assert compared_run(capsys, "--store", store.url, *options) == run_id
 
 
+def test_text_is_printed_on_standard_output(
+    wheel: FileRecord, run_options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_verb("ci", "report", *run_options, "--text") == 0
+
+    printed = capsys.readouterr().out
+    assert wheel.sha256[:12] in printed
+    assert "Two wheels." in printed
+
+
 @pytest.mark.usefixtures("wheel")
 def test_reports_without_another_run_where_the_store_cannot_be_listed(
     run_options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
