@@ -3,9 +3,13 @@
 import csv
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import Distribution
 from pathlib import Path
+
+from packaging.utils import canonicalize_name
 
 from core import files, process
 from core.data import Model, read_toml
@@ -13,6 +17,8 @@ from core.errors import EnvironmentSetupError, ProcessError, UsageError
 
 _QUERIES = Path(__file__).with_name("queries.toml")
 _VERSION = re.compile(r"3\.\d+t?")
+# Of wheels, and of what was installed before there were wheels.
+_METADATA_SUFFIXES = frozenset({".dist-info", ".egg-info"})
 _RECORD_FIELDS = 3
 # Larger files are compared by size alone: ROCm has gigabytes, and every installation is checked.
 _LARGEST_HASHED_FILE = 1 << 20
@@ -31,6 +37,7 @@ class Interpreter:
         purelib: The folder where packages are installed.
         scripts: The folder of programs.
         include: The folder of Python's headers.
+        search_path: The folders in which it looks for packages, the first before the others.
         virtual: Whether it is one of a virtual environment.
     """
 
@@ -42,6 +49,7 @@ class Interpreter:
     purelib: Path
     scripts: Path
     include: Path
+    search_path: tuple[Path, ...]
     virtual: bool
 
     @property
@@ -105,14 +113,19 @@ def interpreter(python: Path) -> Interpreter:
         purelib=Path(facts["purelib"]),
         scripts=Path(facts["scripts"]),
         include=Path(facts["include"]),
+        search_path=tuple(map(Path, facts["search_path"])),
     )
 
 
-def installed_version(target: Interpreter, distribution: str) -> str:
+def installed_version(target: Interpreter, name: str) -> str:
     """Return the full version of an installed distribution."""
-    code = f"from importlib.metadata import version; print(version({distribution!r}))"
-    answer = process.capture([target.executable, "-I", "-c", code])
-    return answer.stdout.strip()
+    for distribution in installed(target):
+        if distribution.name == canonicalize_name(name):
+            return distribution.version
+    raise EnvironmentSetupError(
+        f"{name} is not installed in {target.prefix}.",
+        hint="Delete that environment, which nox makes again.",
+    )
 
 
 class InstalledDistribution(Model):
@@ -174,7 +187,23 @@ def _is_recorded_file(
 
 def installed(target: Interpreter) -> tuple[InstalledDistribution, ...]:
     """Return what an environment has installed, in the order in which Python finds it."""
-    query = read_toml(_QUERIES)["installed"]
-    answer = process.capture([target.executable, "-I", "-c", query])
-    rows = json.loads(answer.stdout)
-    return tuple(map(InstalledDistribution.model_validate, rows))
+    distributions: list[InstalledDistribution] = []
+    for folder in target.search_path:
+        if folder.is_dir():
+            distributions += _distributions_in(folder)
+    return tuple(distributions)
+
+
+def _distributions_in(site_packages: Path) -> Iterator[InstalledDistribution]:
+    """Read the metadata of the distributions in a folder; that of a half uninstalled one has no name."""
+    for path in sorted(site_packages.iterdir()):
+        if path.suffix not in _METADATA_SUFFIXES:
+            continue
+        metadata = Distribution.at(path).metadata
+        if metadata["Name"]:
+            yield InstalledDistribution(
+                name=canonicalize_name(metadata["Name"]),
+                version=metadata["Version"],
+                extras=tuple(metadata.get_all("Provides-Extra") or ()),
+                folder=path,
+            )

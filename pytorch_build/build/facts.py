@@ -250,7 +250,7 @@ def observe_facts(
     common = request.context.common
     torch_version = None
     if work.inputs.dependency("torch") is not None:
-        torch_version = installed_version(request.target, "torch") or None
+        torch_version = installed_version(request.target, "torch")
 
     return BuildFacts(
         platform=request.platform,

@@ -7,9 +7,15 @@ from pathlib import Path
 import pytest
 
 from core import process
-from core.env import interpreter, require
+from core.env import installed, installed_version, interpreter, require
 from core.errors import EnvironmentSetupError, UsageError
-from tests.kit.machines import Answer, VirtualEnvironment, answer_processes
+from tests.kit.machines import (
+    Answer,
+    VirtualEnvironment,
+    answer_processes,
+    put_distribution,
+    target_in,
+)
 from tests.kit.windows import SCRIPTS, program_file
 
 
@@ -131,3 +137,37 @@ def test_the_base_of_an_environment_lies_outside_it(tmp_path: Path, series: str)
     assert target.virtual
     assert not target.base_executable.is_relative_to(tmp_path)
     assert target.base_executable.is_file()
+
+
+# --- What is installed -----------------------------------------------------------------------
+
+
+def test_lists_distributions_in_the_order_of_the_search_path(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    put_distribution(second, "torch", "2.9")
+    put_distribution(first, "torch", "2.10")
+    put_distribution(first, "Rocm_SDK.core", "7.1")
+    target = target_in(tmp_path, search_path=(first, second, tmp_path / "python312.zip"))
+
+    names_and_versions = [(distribution.name, distribution.version) for distribution in installed(target)]
+
+    assert names_and_versions == [("rocm-sdk-core", "7.1"), ("torch", "2.10"), ("torch", "2.9")]
+    assert installed_version(target, "Torch") == "2.10"
+
+
+def test_a_half_uninstalled_distribution_is_not_installed(tmp_path: Path) -> None:
+    site_packages = tmp_path / "lib"
+    metadata_folder = put_distribution(site_packages, "torch", "2.9")
+    (metadata_folder / "METADATA").unlink()
+    target = target_in(tmp_path)
+
+    assert installed(target) == ()
+    with pytest.raises(EnvironmentSetupError, match="torch is not installed"):
+        installed_version(target, "torch")
+
+
+@pytest.mark.processes
+def test_lists_what_this_python_has() -> None:
+    target = require(Path(sys.executable))
+
+    assert installed_version(target, "pytest") == pytest.__version__

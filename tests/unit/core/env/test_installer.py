@@ -23,7 +23,14 @@ from core.env.installer import (
 )
 from core.errors import CheckError, EnvironmentSetupError, error_with_cause
 from core.host_path import ENVIRONMENT_MARKER
-from tests.kit.machines import Answer, Call, VirtualEnvironment, answer_processes, target_in
+from tests.kit.machines import (
+    Answer,
+    Call,
+    VirtualEnvironment,
+    answer_processes,
+    put_distribution,
+    target_in,
+)
 from tests.kit.repos import write_files
 from tests.kit.wheels import record_row
 from tests.kit.windows import ON_WINDOWS, SCRIPTS, program_file
@@ -86,7 +93,8 @@ def _forgotten_configuration() -> Iterator[None]:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _forgotten_configuration: None) -> Machine:
     """Return a machine whose user has an index and a certificate, and with ROCm in its environment."""
-    environment = VirtualEnvironment(folder=tmp_path / "venv", installed={"rocm": "7.1"})
+    environment = VirtualEnvironment(folder=tmp_path / "venv")
+    environment.installed = {"rocm": "7.1"}
     environment.pip_configuration = "global.index-url='https://mine/simple'\nglobal.cert='/etc/ca.crt'\n"
     machine = Machine(environment=environment)
     machine.calls = answer_processes(monkeypatch, machine.run)
@@ -365,9 +373,8 @@ def test_rejects_an_environment_without_the_planned_packages(
     assert all(name in raised.value.message for name in mentioned)
 
 
-def test_rejects_a_package_that_is_installed_twice(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    rocm = {"name": "rocm", "version": "7.1", "extras": [], "folder": "/nowhere"}
-    answer_processes(monkeypatch, lambda _call: Answer(stdout=json.dumps([rocm, rocm])))
+def test_rejects_a_package_that_is_installed_twice(machine: Machine) -> None:
+    put_distribution(machine.environment.site_packages, "rocm", "7.1.0")
 
     with pytest.raises(CheckError, match=r"rocm .* 2 times"):
         require_planned(machine.target, {"rocm": "7.1"})

@@ -1,4 +1,3 @@
-import json
 import os
 import sys
 import venv
@@ -329,18 +328,16 @@ LOCKED = InstallerCall(requirements=("ninja==1",), hashed=True)
 
 
 def answer_installers(call: Call) -> Answer:
-    """Answer for uv, which succeeds, and for a Python that has the wheel installed and imports it."""
-    if call.words[1] == "pip":
-        return Answer()
+    """Answer for uv, which succeeds, and for a Python that imports the wheel."""
     if execution.IMPORT_SCRIPT.name in " ".join(call.words):
         return Answer(stdout='{"problems": []}')
-    torch = {"name": "torch", "version": VERSION, "extras": [], "folder": "/absent"}
-    return Answer(stdout=json.dumps([torch]))
+    return Answer()
 
 
 def existing_target(run: LocalRun) -> Interpreter:
-    """Return the interpreter of an environment on the disk, which answers by itself only."""
+    """Return the interpreter of an environment on the disk, which has the wheel."""
     environment = VirtualEnvironment(folder=run.root / "env")
+    environment.installed = {"torch": VERSION}
     return run.target(executable=environment.python)
 
 

@@ -21,7 +21,7 @@ from pytorch_build.verbs import test_smoke
 from pytorch_build.verbs.test_smoke import SmokeOptions, perform_smoke_tests
 from tests.kit import wheels
 from tests.kit.builds import LocalRun
-from tests.kit.machines import Answer, Call, VirtualEnvironment, answer_processes
+from tests.kit.machines import Answer, Call, VirtualEnvironment, answer_processes, put_distribution
 
 FAMILY = "gfx94X-dcgpu"
 ROCM_VERSION = "7.99.0.dev0+sample"
@@ -188,7 +188,8 @@ class RecordedTest:
         self.context = self.run.context("cpu")
 
     def add_prebuilt_project(self) -> None:
-        """Let the torch ref take its vision from elsewhere."""
+        """Let the torch ref take its vision from elsewhere, and its environment have it."""
+        put_distribution(self.run.target().purelib, "torchvision", "0.25.0")
         ref = self.context.ref
         vision = replace(ref.projects["vision"], prebuilt="torchvision==0.25.0")
         self.context = replace(self.context, ref=replace(ref, projects={**ref.projects, "vision": vision}))
