@@ -31,78 +31,19 @@ nox.options.stop_on_first_error = True
 
 ROOT = Path(__file__).parent
 
-# MATRIX is ci, release, rehearsal, or a plan that `nox -s configure -- --output FILE` wrote. With it, the
-# sessions that build and test PyTorch are cells: one for each Python, torch ref and GPU family.
-MATRIX = os.environ.get("MATRIX")
-
-# Seconds that a session has to stop its compilers and to record that it was interrupted, and then, at a
-# second signal, to end. A flow waits longer before it ends nox (core.process.SESSION_GRACE_SECONDS).
-INTERRUPT_TIMEOUT = 20
-TERMINATE_TIMEOUT = 5
+# The front doors run in the interpreter that runs nox, so their packages have to be there.
+if importlib.util.find_spec("pydantic") is None:
+    sys.exit(f"{sys.executable} runs nox without the tool's packages: pip install -r requirements.txt")
 
 # Packages are imported from the checkout and the tool's environment, also where a person keeps `python -m`
 # from looking there, or has packages of other Pythons in front.
 IMPORT_VARIABLES = {"PYTHONSAFEPATH": None, "PYTHONPATH": None}
 
-# Test processes import all modules, which takes twice as long without byte code. The commands that hints name
-# must not depend on the session that runs the tests.
-TOOL_VARIABLES = {**IMPORT_VARIABLES, "PYTHONDONTWRITEBYTECODE": None, "NOX_CURRENT_SESSION": None}
+# MATRIX is ci, release, rehearsal, or a plan that `nox -s configure -- --output FILE` wrote. With it, the
+# sessions that build and test PyTorch are cells: one for each Python, torch ref and GPU family.
+MATRIX = os.environ.get("MATRIX")
 
 SessionFunction = Callable[..., None]
-
-# The front doors run in the interpreter that runs nox, so their packages have to be there.
-if importlib.util.find_spec("pydantic") is None:
-    sys.exit(f"{sys.executable} runs nox without the tool's packages: pip install -r requirements.txt")
-
-
-class CredentialFilter(logging.Filter):
-    """Masks the credentials in addresses: nox prints the whole command of a session that failed."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Change a record before it is printed; none is left out."""
-        record.msg = re.sub(r"(?<=://)[^/@\s]+@", "***@", record.getMessage())
-        record.args = None
-        return True
-
-
-logging.getLogger("nox").addFilter(CredentialFilter())
-
-STOPPING = threading.Event()
-# What follows the two dashes, as each session of the call gets it.
-POSARGS_OF_SESSIONS: dict[str, list[str]] = {}
-
-
-def stop(_number: int, _frame: object) -> None:
-    """Stop nox and the process of its session, also where the signal was sent to nox alone.
-
-    Without this nox waits for its session at SIGINT, and leaves it running at SIGTERM and SIGHUP.
-    """
-    # A terminal sends SIGINT to a flow and to nox, and the flow hands it on.
-    if STOPPING.is_set():
-        return
-    STOPPING.set()
-
-    # Windows has no such list; there a session gets the same event as nox.
-    children = Path(f"/proc/self/task/{os.getpid()}/children")
-    if children.is_file():
-        for process_id in children.read_text(encoding="ascii").split():
-            with suppress(ProcessLookupError):
-                os.kill(int(process_id), signal.SIGINT)
-    raise KeyboardInterrupt
-
-
-def refuse_to_go_on() -> None:
-    """End nox where it was to stop while a process was about to succeed, which nox takes for a success."""
-    if STOPPING.is_set():
-        raise KeyboardInterrupt
-
-
-# The name that nox loads this file by. Whoever else imports it has signals of its own.
-if __name__ == "user_nox_module":
-    for signal_name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK"):
-        signal_number = getattr(signal, signal_name, None)
-        if signal_number is not None and signal.getsignal(signal_number) is not signal.SIG_IGN:
-            signal.signal(signal_number, stop)
 
 
 def read_matrix(name: str) -> dict[str, Any]:
@@ -147,123 +88,6 @@ def cells(function: SessionFunction) -> SessionFunction:
 
     parametrized_function: SessionFunction = nox.parametrize(names, parameters)(function)
     return parametrized_function
-
-
-def front_door(session: nox.Session, package: str, *words: str, cell: dict[str, str] | None = None) -> None:
-    """Run `python -m PACKAGE VERB` with the cell as options, the session's Python, and the posargs."""
-    refuse_to_go_on()
-    options = []
-    for name, value in (cell or {}).items():
-        options.append(f"--{name.replace('_', '-')}={value}")
-
-    front_door_words = [package, *words, *options]
-    if isinstance(session, LaterSession):
-        session.front_door = front_door_words
-        return
-    posargs = posargs_of_session(session, front_door_words)
-
-    # The front door fills the session's environment; without one there is no Python to name.
-    if session.virtualenv.venv_backend != "none":
-        executable = "python.exe" if os.name == "nt" else "python"
-        options.append(f"--python={Path(session.bin, executable)}")
-
-    session.run(
-        sys.executable,
-        "-m",
-        package,
-        *words,
-        *options,
-        *posargs,
-        # Where relative paths of users begin.
-        env={**IMPORT_VARIABLES, "INVOKED_FROM": session.invoked_from},
-        external=True,
-        log=False,  # the front door says what it does
-        stderr=None,  # not mixed with standard output, so that JSON can be piped
-        interrupt_timeout=INTERRUPT_TIMEOUT,
-        terminate_timeout=TERMINATE_TIMEOUT,
-    )
-
-
-class LaterSession(nox.Session):
-    """A session of the same call that has not begun: it keeps its front door's words, and runs nothing."""
-
-    front_door: list[str] | None = None  # of one that runs a tool of the project's own
-
-
-def posargs_of_session(session: nox.Session, front_door_words: list[str]) -> list[str]:
-    """Return what follows the two dashes, for one session: without options that are for others of the call.
-
-    nox gives it to every session. It is divided once, so that what a later session does not have is refused
-    before the first one builds for hours.
-    """
-    if not session.posargs or "--help" in session.posargs:
-        return session.posargs
-
-    # nox has no public way to ask which sessions were named, nor for the name without the cell.
-    runner = session._runner  # noqa: SLF001
-    if not POSARGS_OF_SESSIONS:
-        front_doors = {runner.name: front_door_words}
-        for other_runner, is_waiting in runner.manifest.list_all_sessions():
-            # Cells of one session have the same options.
-            if is_waiting and other_runner.name not in front_doors:
-                later_session = LaterSession(other_runner)
-                other_runner.func(later_session)
-                if later_session.front_door is not None:
-                    front_doors[other_runner.name] = later_session.front_door
-        POSARGS_OF_SESSIONS.update(divide_posargs(session, front_doors))
-    return POSARGS_OF_SESSIONS[runner.name]
-
-
-def divide_posargs(session: nox.Session, front_doors: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Return the posargs of each session of a call; one alone gets them as they are."""
-    if len(front_doors) == 1:
-        return dict.fromkeys(front_doors, session.posargs)
-
-    call = {"front_doors": front_doors, "options": session.posargs}
-    answer = session.run(
-        sys.executable,
-        "-m",
-        "core.cli.shared_options",
-        # Not as arguments: nox prints the words of a command that fails.
-        env={**IMPORT_VARIABLES, "SHARED_OPTIONS": json.dumps(call)},
-        external=True,
-        log=False,
-        silent=True,
-        stderr=None,
-    )
-    posargs: dict[str, list[str]] = json.loads(str(answer))
-    return posargs
-
-
-def cell_front_door(session: nox.Session, verb: str, *words: str, cell: dict[str, str]) -> None:
-    """Run a verb of `pytorch_build` on a cell of the matrix, or on what the options name."""
-    if MATRIX and not cell and "--help" not in session.posargs:
-        session.error(f"MATRIX={MATRIX} has no cell of {session.name}")
-
-    # nox gives a cell's Python to the function only where -P has named an interpreter.
-    python = cell.pop("python", session.python)
-    if python != session.python:
-        session.error(f"The cell is built for Python {python}: choose cells with -p, not -P")
-    front_door(session, "pytorch_build", verb, *words, cell=cell)
-
-
-def chosen_python(session: nox.Session) -> list[str]:
-    """Return the option for a session without an environment that makes one for the Python of -P."""
-    return [f"--python={session.python}"] if session.python else []
-
-
-def run_tool(session: nox.Session, lock: str, *command: str) -> None:
-    """Run one of the project's own tools in its locked environment."""
-    if isinstance(session, LaterSession):
-        return
-    session.install("--require-hashes", "-r", f"requirements/{lock}.txt", silent=True)
-    session.run(
-        *command,
-        *session.posargs,
-        env=TOOL_VARIABLES,
-        interrupt_timeout=INTERRUPT_TIMEOUT,
-        terminate_timeout=TERMINATE_TIMEOUT,
-    )
 
 
 # The plan of a run, and ROCm's packages
@@ -555,3 +379,192 @@ def docs(session: nox.Session) -> None:
 def lock(session: nox.Session) -> None:
     """Compile requirements/*.in to hashed locks: -- [--check]."""
     run_tool(session, "lint", "python", "-m", "requirements.lock")
+
+
+# --- How a session runs: a stage by its front door, the project's own tools in their environment
+
+# Seconds that a session has to stop its compilers and to record that it was interrupted, and then, at a
+# second signal, to end. A flow waits longer before it ends nox (core.process.SESSION_GRACE_SECONDS).
+INTERRUPT_TIMEOUT = 20
+TERMINATE_TIMEOUT = 5
+
+# Test processes import all modules, which takes twice as long without byte code. The commands that hints name
+# must not depend on the session that runs the tests.
+TOOL_VARIABLES = {**IMPORT_VARIABLES, "PYTHONDONTWRITEBYTECODE": None, "NOX_CURRENT_SESSION": None}
+
+
+def cell_front_door(session: nox.Session, verb: str, *words: str, cell: dict[str, str]) -> None:
+    """Run a verb of `pytorch_build` on a cell of the matrix, or on what the options name."""
+    if MATRIX and not cell and "--help" not in session.posargs:
+        session.error(f"MATRIX={MATRIX} has no cell of {session.name}")
+
+    # nox gives a cell's Python to the function only where -P has named an interpreter.
+    python = cell.pop("python", session.python)
+    if python != session.python:
+        session.error(f"The cell is built for Python {python}: choose cells with -p, not -P")
+    front_door(session, "pytorch_build", verb, *words, cell=cell)
+
+
+def chosen_python(session: nox.Session) -> list[str]:
+    """Return the option for a session without an environment that makes one for the Python of -P."""
+    return [f"--python={session.python}"] if session.python else []
+
+
+def front_door(session: nox.Session, package: str, *words: str, cell: dict[str, str] | None = None) -> None:
+    """Run `python -m PACKAGE VERB` with the cell as options, the session's Python, and the posargs."""
+    refuse_to_go_on()
+    options = []
+    for name, value in (cell or {}).items():
+        options.append(f"--{name.replace('_', '-')}={value}")
+
+    front_door_words = [package, *words, *options]
+    if isinstance(session, LaterSession):
+        session.front_door = front_door_words
+        return
+    posargs = posargs_of_session(session, front_door_words)
+
+    # The front door fills the session's environment; without one there is no Python to name.
+    if session.virtualenv.venv_backend != "none":
+        executable = "python.exe" if os.name == "nt" else "python"
+        options.append(f"--python={Path(session.bin, executable)}")
+
+    session.run(
+        sys.executable,
+        "-m",
+        package,
+        *words,
+        *options,
+        *posargs,
+        # Where relative paths of users begin.
+        env={**IMPORT_VARIABLES, "INVOKED_FROM": session.invoked_from},
+        external=True,
+        log=False,  # the front door says what it does
+        stderr=None,  # not mixed with standard output, so that JSON can be piped
+        interrupt_timeout=INTERRUPT_TIMEOUT,
+        terminate_timeout=TERMINATE_TIMEOUT,
+    )
+
+
+def run_tool(session: nox.Session, lock: str, *command: str) -> None:
+    """Run one of the project's own tools in its locked environment."""
+    if isinstance(session, LaterSession):
+        return
+    session.install("--require-hashes", "-r", f"requirements/{lock}.txt", silent=True)
+    session.run(
+        *command,
+        *session.posargs,
+        env=TOOL_VARIABLES,
+        interrupt_timeout=INTERRUPT_TIMEOUT,
+        terminate_timeout=TERMINATE_TIMEOUT,
+    )
+
+
+# --- What follows the two dashes, divided among the sessions of a call
+
+# The options of each session.
+POSARGS_OF_SESSIONS: dict[str, list[str]] = {}
+
+
+class LaterSession(nox.Session):
+    """A session of the same call that has not begun: it keeps its front door's words, and runs nothing."""
+
+    front_door: list[str] | None = None  # of one that runs a tool of the project's own
+
+
+def posargs_of_session(session: nox.Session, front_door_words: list[str]) -> list[str]:
+    """Return what follows the two dashes, for one session: without options that are for others of the call.
+
+    nox gives it to every session. It is divided once, so that what a later session does not have is refused
+    before the first one builds for hours.
+    """
+    if not session.posargs or "--help" in session.posargs:
+        return session.posargs
+
+    # nox has no public way to ask which sessions were named, nor for the name without the cell.
+    runner = session._runner  # noqa: SLF001
+    if not POSARGS_OF_SESSIONS:
+        front_doors = {runner.name: front_door_words}
+        for other_runner, is_waiting in runner.manifest.list_all_sessions():
+            # Cells of one session have the same options.
+            if is_waiting and other_runner.name not in front_doors:
+                later_session = LaterSession(other_runner)
+                other_runner.func(later_session)
+                if later_session.front_door is not None:
+                    front_doors[other_runner.name] = later_session.front_door
+        POSARGS_OF_SESSIONS.update(divide_posargs(session, front_doors))
+    return POSARGS_OF_SESSIONS[runner.name]
+
+
+def divide_posargs(session: nox.Session, front_doors: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Return the posargs of each session of a call; one alone gets them as they are."""
+    if len(front_doors) == 1:
+        return dict.fromkeys(front_doors, session.posargs)
+
+    call = {"front_doors": front_doors, "options": session.posargs}
+    answer = session.run(
+        sys.executable,
+        "-m",
+        "core.cli.shared_options",
+        # Not as arguments: nox prints the words of a command that fails.
+        env={**IMPORT_VARIABLES, "SHARED_OPTIONS": json.dumps(call)},
+        external=True,
+        log=False,
+        silent=True,
+        stderr=None,
+    )
+    posargs: dict[str, list[str]] = json.loads(str(answer))
+    return posargs
+
+
+# --- Stops: a signal ends nox and the process of its session
+
+STOPPING = threading.Event()
+
+
+def stop(_number: int, _frame: object) -> None:
+    """Stop nox and the process of its session, also where the signal was sent to nox alone.
+
+    Without this nox waits for its session at SIGINT, and leaves it running at SIGTERM and SIGHUP.
+    """
+    # A terminal sends SIGINT to a flow and to nox, and the flow hands it on.
+    if STOPPING.is_set():
+        return
+    STOPPING.set()
+
+    # Windows has no such list; there a session gets the same event as nox.
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    if children.is_file():
+        for process_id in children.read_text(encoding="ascii").split():
+            with suppress(ProcessLookupError):
+                os.kill(int(process_id), signal.SIGINT)
+    raise KeyboardInterrupt
+
+
+def refuse_to_go_on() -> None:
+    """End nox where it was to stop while a process was about to succeed, which nox takes for a success."""
+    if STOPPING.is_set():
+        raise KeyboardInterrupt
+
+
+# The name that nox loads this file by. Whoever else imports it has signals of its own.
+if __name__ == "user_nox_module":
+    for signal_name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK"):
+        signal_number = getattr(signal, signal_name, None)
+        if signal_number is not None and signal.getsignal(signal_number) is not signal.SIG_IGN:
+            signal.signal(signal_number, stop)
+
+
+# --- Credentials in what nox prints
+
+
+class CredentialFilter(logging.Filter):
+    """Masks the credentials in addresses: nox prints the whole command of a session that failed."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change a record before it is printed; none is left out."""
+        record.msg = re.sub(r"(?<=://)[^/@\s]+@", "***@", record.getMessage())
+        record.args = None
+        return True
+
+
+logging.getLogger("nox").addFilter(CredentialFilter())
