@@ -6,29 +6,16 @@ from typing import Any
 
 import pytest
 
-from core.env import installer
-
 # Option -> what it names
 OPTIONS = {
     "--sources": "folder of upstream repositories",
     "--torch": "interpreter of an environment with torch",
+    "--torch-wheel": "wheel of torch 2.13.0 for CPU and Python 3.11",
     "--rocm7": "folder of ROCm 7's artifacts, split and unsplit",
     "--root": "root folder in which programs of ROCm 7 run",
     "--therock": "work tree of TheRock",
     "--torch-root": "root folder of a Debian in which torch compiles",
 }
-
-# A wheel of torch that a machine may have
-TORCH = "torch-2.13.0+cpu-cp311"
-
-
-def torch_wheels() -> list[Path]:
-    """Return the wheels of torch in the folders that pip is configured to look into."""
-    wheels: list[Path] = []
-    for link in installer.configured_sources().find_links:
-        if Path(link).is_dir():
-            wheels += sorted(Path(link).glob(f"{TORCH}*"))
-    return wheels
 
 
 def distributions_of(files: Iterable[Path]) -> list[str]:

@@ -1,11 +1,12 @@
 """What is real comes from folders that are named.
 
-`--sources DIR` holds repositories of upstream sources (pytorch, torchaudio, torchvision), `--rocm7 DIR`
-the artifacts of a real ROCm 7 in both layouts (DIR/unsplit, DIR/split). `--root DIR` is the root folder of a
+`--sources DIR` holds repositories of upstream sources (pytorch, torchaudio, torchvision), `--rocm7 DIR` the
+artifacts of a real ROCm 7 in both layouts (DIR/unsplit, DIR/split). `--root DIR` is the root folder of a
 Linux in which programs of that ROCm run, `--therock DIR` a work tree of TheRock, whose own functions and
 builder are compared with ours. `--torch-root DIR` is the root folder of a Debian that `torch_root/root.sh`
 made fit for compiling torch, which `--compile` does. `--torch PYTHON` is the interpreter of an environment
-that has torch, and the pytest that those sources' tests need (7 or 8 for those of torch 2.6).
+that has torch, and the pytest that those sources' tests need (7 or 8 for those of torch 2.6),
+`--torch-wheel FILE` the released wheel of torch that real projects are built against.
 
 Tests that repeat a kind with other inputs, or take minutes, are marked as nightly: quick runs have
 `-m "not nightly"`.
@@ -18,12 +19,13 @@ import pytest
 from tests.kit.therock.checkout import TheRock, open_checkout
 from tests.kit.upstream_inputs import OPTIONS, named_by
 
+METAVARS = {"--torch": "PYTHON", "--torch-wheel": "FILE"}
 REPOSITORIES = {"torch": "pytorch", "audio": "torchaudio", "vision": "torchvision"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     for option, description in OPTIONS.items():
-        metavar = "PYTHON" if option == "--torch" else "DIR"
+        metavar = METAVARS.get(option, "DIR")
         parser.addoption(option, type=Path, metavar=metavar, help=description)
     parser.addoption(
         "--compile", action="store_true", help="compile all of torch: 40 to 100 minutes on two cores"
@@ -35,6 +37,7 @@ linux_root = named_by("--root")
 therock_tree = named_by("--therock")
 torch_python = named_by("--torch")
 torch_root = named_by("--torch-root")
+released_torch = named_by("--torch-wheel")
 sources = named_by("--sources")
 
 

@@ -14,19 +14,15 @@ from pytorch_build.build.search_paths import rocm_folders, set_search_paths
 from pytorch_build.check.run import check_wheel
 from pytorch_build.standalone.libraries import read_members
 from tests.kit.findings import errors_among
-from tests.kit.upstream_inputs import TORCH, torch_wheels
 
 LOAD = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).omp_get_max_threads() > 0)"
 
 
 @pytest.fixture
-def torch_wheel(tmp_path: Path) -> Iterator[Path]:
+def torch_wheel(released_torch: Path, tmp_path: Path) -> Iterator[Path]:
     """Return a copy of torch's wheel, which is large and goes at the end."""
-    wheels = torch_wheels()
-    if not wheels:
-        pytest.skip(f"pip's find-links have no {TORCH}")
-    copy = tmp_path / wheels[0].name
-    copy.write_bytes(wheels[0].read_bytes())
+    copy = tmp_path / released_torch.name
+    copy.write_bytes(released_torch.read_bytes())
     yield copy
     copy.unlink()
 
