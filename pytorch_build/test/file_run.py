@@ -20,13 +20,13 @@ from core import console, parallel, process
 from core.errors import DataError, MissingInputError
 from core.shell import command_line
 from pytorch_build.test import plugin
-from pytorch_build.test.junit import Case, worst
-from pytorch_build.test.outcomes import (
-    ProcessRun,
-    Results,
+from pytorch_build.test.junit.document import Case, worst_case
+from pytorch_build.test.process_results import (
+    EndedProcess,
+    ProcessResults,
     explanation_by_rule,
     result_of_script,
-    results_of,
+    results_of_process,
 )
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ _CONFIGURATION_FILES = ("pytest.ini", "setup.cfg", "pyproject.toml")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings:
-    """What the files of a run have in common.
+class FileSettings:
+    """How a test file is run.
 
     Attributes:
         python: The interpreter that has torch.
@@ -75,7 +75,7 @@ class RunSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileRun:
+class FileResults:
     """The results of a test file.
 
     Attributes:
@@ -96,35 +96,31 @@ class FileRun:
     logs: tuple[Path, ...] = ()
     matched_rules: frozenset[str] = frozenset()
 
-    def on(self, target: str) -> FileRun:
-        """Name the architecture in the file and its tests: ``test/test_nn.py@gfx942``."""
+    def named_for(self, target: str) -> FileResults:
+        """Return the results with an architecture in each name: ``test/test_nn.py@gfx942``."""
         file = f"{self.file}@{target}"
 
-        def named(test: str) -> str:
+        def name_for_target(test: str) -> str:
             if test.startswith(self.file):
                 return file + test.removeprefix(self.file)
             return f"{test}@{target}"
 
         existing = self.existing
         if existing is not None:
-            existing = frozenset(named(test) for test in existing)
-        cases = tuple(
-            replace(
-                case,
-                file=file,
-                test=named(case.test),
-            )
-            for case in self.cases
-        )
+            existing = frozenset(name_for_target(test) for test in existing)
+        cases: list[Case] = []
+        for case in self.cases:
+            test = name_for_target(case.test)
+            cases.append(replace(case, file=file, test=test))
         return replace(
             self,
             file=file,
-            cases=cases,
+            cases=tuple(cases),
             existing=existing,
         )
 
 
-def run_file(file: TestFile, settings: RunSettings, *, name: str | None = None) -> FileRun:
+def run_file(file: TestFile, settings: FileSettings, *, name: str | None = None) -> FileResults:
     """Run a test file; `name` is that of its log."""
     started = time.monotonic()
     end = started + settings.limits.file_seconds
@@ -177,11 +173,11 @@ def run_file(file: TestFile, settings: RunSettings, *, name: str | None = None) 
     all_results = [results for results_of_launcher in series for results in results_of_launcher]
     matched_rules: set[str] = set()
     for results in all_results:
-        for event_log in results.run.event_logs:
+        for event_log in results.ended_process.event_logs:
             matched_rules.update(name for name, tests in event_log.rules.items() if tests)
     if existing is None:
-        existing = all_results[0].run.existing
-    return FileRun(
+        existing = all_results[0].ended_process.existing
+    return FileResults(
         file=file.file,
         cases=_merge_cases(all_results, existing, settings.rules),
         existing=existing,
@@ -197,17 +193,19 @@ def log_name(file: str) -> str:
     return file.removeprefix("test/").removesuffix(".py").replace("/", ".")
 
 
-def _logs(settings: RunSettings, name: str) -> tuple[Path, ...]:
-    """Return the logs of a file that there are: its own, and those of workers."""
-    paths = [settings.logs / f"{name}.log", *sorted(settings.logs.glob(f"{glob.escape(name)}.worker-*.log"))]
+def _logs(settings: FileSettings, name: str) -> tuple[Path, ...]:
+    """Return the logs of a file that exist: its own, and those of workers."""
+    worker_pattern = f"{glob.escape(name)}.worker-*.log"
+    worker_logs = sorted(settings.logs.glob(worker_pattern))
+    paths = [settings.logs / f"{name}.log", *worker_logs]
     return tuple(path for path in paths if path.is_file())
 
 
 def _run_script(
     file: TestFile,
-    settings: RunSettings,
+    settings: FileSettings,
     name: str,
-) -> FileRun:
+) -> FileResults:
     """Run a program that is not a test file."""
     command = [str(settings.python), str(settings.tree / file.file)]
     log = settings.logs / f"{name}.log"
@@ -223,7 +221,7 @@ def _run_script(
         ending,
         process.tail(log, lines=_LOG_LINES),
     )
-    return FileRun(
+    return FileResults(
         file=file.file,
         cases=(case,),
         existing=frozenset(),
@@ -234,7 +232,7 @@ def _run_script(
 
 def _supervise(
     command: Sequence[str],
-    settings: RunSettings,
+    settings: FileSettings,
     log: Path,
     *,
     env: Mapping[str, str],
@@ -266,7 +264,7 @@ class _Launcher:
     """
 
     file: TestFile
-    settings: RunSettings
+    settings: FileSettings
     name: str
     end: float
     excluded: frozenset[str] = frozenset()
@@ -281,7 +279,7 @@ class _Launcher:
         process_name: str,
         excluded: Iterable[str],
         arguments: Sequence[str] = (),
-    ) -> ProcessRun:
+    ) -> EndedProcess:
         """Run one process to its end, or to a limit."""
         settings = self.settings
         folder = settings.folder / self.name / process_name
@@ -309,7 +307,7 @@ class _Launcher:
             env=env,
             seconds=remaining_seconds,
         )
-        return ProcessRun(
+        return EndedProcess(
             ending=ending,
             ended_at=time.time(),
             event_logs=_read_event_logs(folder),
@@ -386,24 +384,24 @@ def _launchers_of_workers(launcher: _Launcher, existing: frozenset[str]) -> Sequ
     return launchers
 
 
-def _run_series(launcher: _Launcher) -> Sequence[Results]:
+def _run_series(launcher: _Launcher) -> Sequence[ProcessResults]:
     """Run pytest, and where its process dies again, without the tests that have a result."""
     file = launcher.file
     limits = launcher.settings.limits
     excluded = set(launcher.excluded)
-    all_results: list[Results] = []
+    all_results: list[ProcessResults] = []
     while True:
-        run = launcher.run_pytest(str(len(all_results) + 1), excluded)
-        results = results_of(
+        ended_process = launcher.run_pytest(str(len(all_results) + 1), excluded)
+        results = results_of_process(
             file.file,
-            run,
+            ended_process,
             test_timeout=limits.test_seconds,
             may_be_empty=launcher.settings.selects or bool(excluded),
         )
         all_results.append(results)
 
         # Upstream's runner goes on by itself.
-        if not results.ended_early or not run.unreached or file.runner != "pytest":
+        if not results.ended_early or not ended_process.unreached or file.runner != "pytest":
             return all_results
         if len(all_results) > limits.restarts:
             console.warn(f"{file.file}: given up after {len(all_results)} processes that died.")
@@ -412,14 +410,15 @@ def _run_series(launcher: _Launcher) -> Sequence[Results]:
         if named_tests <= excluded or time.monotonic() >= launcher.end:
             return all_results
         excluded |= named_tests
-        console.say(f"{file.file}: its process died; {len(run.unreached)} tests go on in another one.")
+        unreached_count = len(ended_process.unreached)
+        console.say(f"{file.file}: its process died; {unreached_count} tests go on in another one.")
 
 
-# Results of all processes
+# ProcessResults of all processes
 
 
 def _merge_cases(
-    all_results: Sequence[Results],
+    all_results: Sequence[ProcessResults],
     existing: Collection[str] | None,
     rules: Sequence[AppliedRule],
 ) -> tuple[Case, ...]:
@@ -433,5 +432,5 @@ def _merge_cases(
             if not (is_of_file or case.failing):
                 continue
             earlier_case = cases.get(case.test, case)
-            cases[case.test] = case if earlier_case is case else worst([earlier_case, case])
+            cases[case.test] = case if earlier_case is case else worst_case([earlier_case, case])
     return tuple(replace(case, rule=explanation_by_rule(case, rule_by_name)) for case in cases.values())

@@ -26,7 +26,7 @@ from core.run import RunOutputs
 from core.stores import Store
 
 if TYPE_CHECKING:
-    from pytorch_build.test.junit import Document
+    from pytorch_build.test.junit.document import Document
 
 
 class FileDuration(Model):

@@ -14,8 +14,10 @@ from core.data import Model
 from core.run import LOCAL_RUN
 from core.run.job_files import table, text
 from core.shell import command_line
-from pytorch_build.test.junit import FAILING, OUTCOMES, Case, clean, counts
-from pytorch_build.test.results import CellResults, ReportOrigin, name_unless_default
+from pytorch_build.test.cell_results import CellResults
+from pytorch_build.test.junit.document import FAILING, OUTCOMES, Case, count_outcomes
+from pytorch_build.test.junit.texts import clean
+from pytorch_build.test.report import ReportOrigin, name_unless_default
 
 MOST_FAILURES = 300
 MOST_LISTED = 50
@@ -31,7 +33,7 @@ _PYTHON = re.compile(r"cp(\d)(\d+t?)")
 # --- Data ------------------------------------------------------------------------------------
 
 
-class CaseEntry(Model):
+class CaseData(Model):
     """One test of interest: its result, the shard that ran it, and the command that runs it again."""
 
     test: str
@@ -45,7 +47,7 @@ class CaseEntry(Model):
     command: str = ""
 
 
-class GroupEntry(Model):
+class CellData(Model):
     """The results of one stage on one cell; `skipped` is node id -> reason."""
 
     stage: str
@@ -59,44 +61,44 @@ class GroupEntry(Model):
     seconds: float
     totals: dict[str, int]
     problems: tuple[str, ...] = ()
-    failures: tuple[CaseEntry, ...] = ()
-    flaky: tuple[CaseEntry, ...] = ()
-    slowest: tuple[CaseEntry, ...] = ()
+    failures: tuple[CaseData, ...] = ()
+    flaky: tuple[CaseData, ...] = ()
+    slowest: tuple[CaseData, ...] = ()
     skipped: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
 
 
-class ReportData(Model):
-    """All results of a run: one entry per stage and cell."""
+class SummaryData(Model):
+    """All results of a run, by stage and cell."""
 
     schema_version: Literal[1] = 1
     run_id: str
     passed: bool
-    tests: tuple[GroupEntry, ...]
+    tests: tuple[CellData, ...]
 
 
-def report_data(
+def summary_data(
     run_id: str,
     results: Sequence[CellResults],
-) -> ReportData:
+) -> SummaryData:
     """Return all results of a run as data."""
-    return ReportData(
+    return SummaryData(
         run_id=run_id,
         passed=bool(results) and all(cell_results.passed for cell_results in results),
-        tests=tuple(map(_group_entry, results)),
+        tests=tuple(map(_cell_data, results)),
     )
 
 
-def _group_entry(cell_results: CellResults) -> GroupEntry:
+def _cell_data(cell_results: CellResults) -> CellData:
     origin = cell_results.origin
-    failures: list[CaseEntry] = []
-    flaky: list[CaseEntry] = []
+    failures: list[CaseData] = []
+    flaky: list[CaseData] = []
     skipped: dict[str, str] = {}
     timed_cases: list[Case] = []
-    for case, shard in cell_results.cases:
+    for case in cell_results.document.cases:
         if case.failing:
-            failures.append(_case_entry(origin, case, shard))
+            failures.append(_case_data(origin, case, case.shard))
         elif case.outcome == "flaky":
-            flaky.append(_case_entry(origin, case, shard))
+            flaky.append(_case_data(origin, case, case.shard))
         elif case.outcome in {"skipped", "xfailed"}:
             skipped[case.test] = case.line
         if case.seconds > 0:
@@ -104,8 +106,8 @@ def _group_entry(cell_results: CellResults) -> GroupEntry:
 
     timed_cases.sort(key=lambda case: (-case.seconds, case.test))
     slowest_cases = timed_cases[:_MOST_SLOWEST]
-    slowest = [_case_entry(origin, case, shard="") for case in slowest_cases]
-    return GroupEntry(
+    slowest = [_case_data(origin, case, shard="") for case in slowest_cases]
+    return CellData(
         stage=origin.stage or origin.folder,
         torch_ref=origin.torch_ref,
         python=origin.python,
@@ -113,10 +115,10 @@ def _group_entry(cell_results: CellResults) -> GroupEntry:
         config=origin.config,
         run_id=origin.run_id,
         passed=cell_results.passed,
-        shards=cell_results.shards,
+        shards=cell_results.shard_count,
         seconds=round(cell_results.seconds, 3),
-        totals=cell_results.counts,
-        problems=cell_results.problems,
+        totals=cell_results.outcomes,
+        problems=cell_results.document.problems,
         failures=tuple(failures),
         flaky=tuple(flaky),
         slowest=tuple(slowest),
@@ -124,15 +126,15 @@ def _group_entry(cell_results: CellResults) -> GroupEntry:
     )
 
 
-def _case_entry(
+def _case_data(
     origin: ReportOrigin,
     case: Case,
     shard: str,
-) -> CaseEntry:
+) -> CaseData:
     command = ""
     if case.outcome != "passed":
         command = repeating_command(origin, case)
-    return CaseEntry(
+    return CaseData(
         test=case.test,
         outcome=case.outcome,
         seconds=round(case.seconds, 3),
@@ -216,10 +218,10 @@ def markdown(
     flaky_rows: list[Sequence[str]] = []
     for cell_results in results:
         origin = text(str(cell_results.origin))
-        problems += [f"- {origin}: {text(clean(problem))}" for problem in cell_results.problems]
-        for case, shard in cell_results.cases:
+        problems += [f"- {origin}: {text(clean(problem))}" for problem in cell_results.document.problems]
+        for case in cell_results.document.cases:
             if case.failing:
-                failures.append(_failure_item(cell_results.origin, case, shard))
+                failures.append(_failure_item(cell_results.origin, case))
             elif case.outcome == "flaky":
                 # A table's bars are looked for first, so code may hold none.
                 name = as_code(case.test).replace("|", r"\|")
@@ -263,9 +265,9 @@ def verdict(results: Sequence[CellResults]) -> str:
     cases: list[Case] = []
     problem_count = 0
     for cell_results in results:
-        cases += [case for case, _shard in cell_results.cases]
-        problem_count += len(cell_results.problems)
-    totals = counts(cases)
+        cases += cell_results.document.cases
+        problem_count += len(cell_results.document.problems)
+    totals = count_outcomes(cases)
 
     failing_totals: dict[str, int] = {}
     # What is worst comes first.
@@ -292,7 +294,7 @@ def _totals_table(results: Sequence[CellResults]) -> str:
     """Return a table with a row for each stage and cell, without columns of outcomes that did not occur."""
     totals: Counter[str] = Counter()
     for cell_results in results:
-        totals.update(cell_results.counts)
+        totals.update(cell_results.outcomes)
     outcomes = [outcome for outcome in OUTCOMES if totals[outcome]]
     if not outcomes:
         outcomes = ["passed"]
@@ -300,25 +302,22 @@ def _totals_table(results: Sequence[CellResults]) -> str:
     rows: list[Sequence[str]] = []
     for cell_results in results:
         name = str(cell_results.origin)
-        if cell_results.shards > 1:
-            name += f" ({cell_results.shards} shards)"
+        if cell_results.shard_count > 1:
+            name += f" ({cell_results.shard_count} shards)"
+        counts = cell_results.outcomes
         row = [text(name)]
-        row += [str(cell_results.counts[outcome]) for outcome in outcomes]
+        row += [str(counts[outcome]) for outcome in outcomes]
         row.append(console.duration(cell_results.seconds))
         row.append("passed" if cell_results.passed else "**failed**")
         rows.append(row)
     return table(("tests", *outcomes, "time", "result"), rows)
 
 
-def _failure_item(
-    origin: ReportOrigin,
-    case: Case,
-    shard: str,
-) -> str:
+def _failure_item(origin: ReportOrigin, case: Case) -> str:
     """Return a failure as an item of a list: the test, why it failed, and the command that repeats it."""
     origin_and_shard = str(origin)
-    if shard:
-        origin_and_shard += f", shard {shard}"
+    if case.shard:
+        origin_and_shard += f", shard {case.shard}"
     name = as_code(case.test)
     markdown_item = f"- {name} {case.outcome} ({text(origin_and_shard)})"
     if case.line:

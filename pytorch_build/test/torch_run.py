@@ -17,16 +17,26 @@ from core.errors import CheckError, UsageError
 from core.run import records
 from core.run.stage import Stage, StageResult, look, perform
 from core.shell import command_line
-from pytorch_build.test import file_run, plugin, reports, shards, skip_rules, upstream_tests
-from pytorch_build.test.junit import Case, Document, Suite, counts
-from pytorch_build.test.results import DEFAULT_CONFIG, EXISTING, FILES, MAY_SKIP, Report, ReportOrigin
+from pytorch_build.test import file_run, plugin, shards, skip_rules, upstream_tests
+from pytorch_build.test.junit.document import Case, Document, Suite, count_outcomes
+from pytorch_build.test.record_validity import force_if_incomplete
+from pytorch_build.test.report import (
+    DEFAULT_CONFIG,
+    EXISTING_TESTS,
+    MAY_SKIP,
+    REQUIRED_FILES,
+    Report,
+    ReportOrigin,
+)
+from pytorch_build.test.stored_reports import put_report
 from pytorch_build.test.summary import expression
+from pytorch_build.test.verdict import require_passed
 
 if TYPE_CHECKING:
     from core.env import Interpreter
     from core.status import Status
     from pytorch_build.context import Context
-    from pytorch_build.test.file_run import FileRun
+    from pytorch_build.test.file_run import FileResults
     from pytorch_build.test.gpus import Assignment
     from pytorch_build.test.plugin import AppliedRule
     from pytorch_build.test.skip_rules import Rule
@@ -52,7 +62,7 @@ _VARIABLES_OF_BUILDS = ("LD_LIBRARY_PATH", "ROCM_PATH", "ROCM_HOME", "HIP_PATH")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorchTests:
+class TorchTestRequest:
     """Which tests to run, and how.
 
     Attributes:
@@ -130,33 +140,33 @@ class Bench:
 
 def perform_tests(
     bench: Bench,
-    request: TorchTests,
+    request: TorchTestRequest,
     inputs: Mapping[str, Any],
 ) -> None:
     """Run a shard, keep its report, logs and record; do nothing where the same was tested before."""
-    shard_run = _prepare_shard_run(bench, request)
+    prepared_shard = _prepare_shard(bench, request)
     perform(
-        reports.unless_incomplete(shard_run.stage),
-        {**inputs, **_recorded_inputs(shard_run)},
-        partial(_run_and_report, shard_run),
+        force_if_incomplete(prepared_shard.stage),
+        {**inputs, **_recorded_inputs(prepared_shard)},
+        partial(_run_and_report, prepared_shard),
     )
 
 
 def look_at_tests(
     bench: Bench,
-    request: TorchTests,
+    request: TorchTestRequest,
     inputs: Mapping[str, Any],
 ) -> Status:
     """Return whether a shard has to be run. Nothing is changed."""
-    shard_run = _prepare_shard_run(bench, request)
-    stage = reports.unless_incomplete(shard_run.stage)
-    return look(stage, {**inputs, **_recorded_inputs(shard_run)})
+    prepared_shard = _prepare_shard(bench, request)
+    stage = force_if_incomplete(prepared_shard.stage)
+    return look(stage, {**inputs, **_recorded_inputs(prepared_shard)})
 
 
 def find_recorded_torch(
     context: Context,
     target: Interpreter,
-    request: TorchTests,
+    request: TorchTestRequest,
     inputs: Mapping[str, Any],
 ) -> upstream_tests.Torch | None:
     """Return what the torch of the last test said of itself, if its packages are those that are tested now.
@@ -186,7 +196,7 @@ def find_recorded_torch(
 # What runs
 
 
-def _origin_of(context: Context, target: Interpreter, request: TorchTests) -> ReportOrigin:
+def _origin_of(context: Context, target: Interpreter, request: TorchTestRequest) -> ReportOrigin:
     """Return what is tested, as reports and records name it."""
     return ReportOrigin.of(
         "test_torch",
@@ -196,10 +206,10 @@ def _origin_of(context: Context, target: Interpreter, request: TorchTests) -> Re
     )
 
 
-def _stage_of(context: Context, origin: ReportOrigin, request: TorchTests) -> Stage:
+def _stage_of(context: Context, origin: ReportOrigin, request: TorchTestRequest) -> Stage:
     """Return the stage of a shard's record."""
     return Stage(
-        name=reports.stage_name(origin, request.shard),
+        name=origin.stage_name(request.shard),
         common=context.common,
         artifact_group=context.artifact_group,
         cell=origin.cell,
@@ -207,7 +217,7 @@ def _stage_of(context: Context, origin: ReportOrigin, request: TorchTests) -> St
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ShardRun:
+class _PreparedShard:
     """One shard of the tests.
 
     Attributes:
@@ -223,7 +233,7 @@ class _ShardRun:
     """
 
     bench: Bench
-    request: TorchTests
+    request: TorchTestRequest
     origin: ReportOrigin
     stage: Stage
     rules: Sequence[Rule]
@@ -233,7 +243,7 @@ class _ShardRun:
     plan: shards.Plan
 
 
-def _prepare_shard_run(bench: Bench, request: TorchTests) -> _ShardRun:
+def _prepare_shard(bench: Bench, request: TorchTestRequest) -> _PreparedShard:
     """Return what a shard is to run; refuse what cannot work."""
     upstream_tests.require_match(
         bench.torch,
@@ -261,7 +271,7 @@ def _prepare_shard_run(bench: Bench, request: TorchTests) -> _ShardRun:
         exclude=(),
         expression="",
     )
-    return _ShardRun(
+    return _PreparedShard(
         bench=bench,
         request=request,
         origin=origin,
@@ -293,7 +303,7 @@ def _require_device_code(bench: Bench) -> None:
         )
 
 
-def _choose_files(bench: Bench, request: TorchTests) -> Mapping[str, TestFile]:
+def _choose_files(bench: Bench, request: TorchTestRequest) -> Mapping[str, TestFile]:
     """Return the test files that a request chooses, by their paths."""
     configuration = upstream_tests.configuration(request.config)
     scripts = upstream_tests.scripts_of(configuration, bench.tests.tree)
@@ -311,7 +321,7 @@ def _choose_files(bench: Bench, request: TorchTests) -> Mapping[str, TestFile]:
 
 def _apply_rules(
     bench: Bench,
-    request: TorchTests,
+    request: TorchTestRequest,
     rules: Sequence[Rule],
 ) -> Sequence[tuple[AppliedRule, ...]]:
     """Return the skip rules that apply, for each of the bench's GPUs."""
@@ -334,14 +344,14 @@ def _apply_rules(
     return rules_of_gpus
 
 
-def _recorded_inputs(shard_run: _ShardRun) -> Mapping[str, Any]:
+def _recorded_inputs(prepared_shard: _PreparedShard) -> Mapping[str, Any]:
     """Return what makes a shard unchanged, beside what is installed."""
-    request = shard_run.request
-    tests = shard_run.bench.tests
+    request = prepared_shard.request
+    tests = prepared_shard.bench.tests
     rule_digests: dict[str, str] = {}
-    for number, rules in enumerate(shard_run.applied_rules):
+    for number, rules in enumerate(prepared_shard.applied_rules):
         rule_digests[str(number)] = files.digest_of([rule.model_dump() for rule in rules])
-    gpu_targets = {assignment.target for assignment in shard_run.bench.assignments}
+    gpu_targets = {assignment.target for assignment in prepared_shard.bench.assignments}
     return {
         "config": request.config,
         "arguments": request.replaced,
@@ -349,7 +359,7 @@ def _recorded_inputs(shard_run: _ShardRun) -> Mapping[str, Any]:
         "tests": {"commit": tests.commit, "version": tests.version},
         "rules": rule_digests,
         "shard": str(request.shard),
-        "plan": shard_run.plan.digest,
+        "plan": prepared_shard.plan.digest,
         "gpu": sorted(gpu_targets - {""}),
     }
 
@@ -357,64 +367,64 @@ def _recorded_inputs(shard_run: _ShardRun) -> Mapping[str, Any]:
 # Running it
 
 
-def _run_and_report(shard_run: _ShardRun) -> StageResult:
+def _run_and_report(prepared_shard: _PreparedShard) -> StageResult:
     """Run a shard, and file its report; return what the record says of it."""
-    request = shard_run.request
-    stage = shard_run.stage
+    request = prepared_shard.request
+    stage = prepared_shard.stage
     if request.shard.count > 1:
-        shards.show(shard_run.plan, request.shard)
+        shards.show(prepared_shard.plan, request.shard)
 
     started = records.now()
     with temporary.folder("pt") as scratch:
         try:
-            runs = _run_files(shard_run, scratch)
+            all_results = _run_files(prepared_shard, scratch)
         finally:
             # Also of a run that was interrupted.
             _store_logs(stage, scratch / _LOGS)
 
     report = Report(
-        origin=shard_run.origin,
-        document=_document_of(shard_run, runs, started),
+        origin=prepared_shard.origin,
+        document=_document_of(prepared_shard, all_results, started),
         shard=request.shard if request.shard.count > 1 else None,
     )
-    details = reports.put_report(
+    details = put_report(
         stage.store,
         stage.outputs,
         stage.artifact_group,
         report,
     )
-    _show_runs(runs)
-    if shard_run.bench.context.ref.has_whole_tests:
-        _warn_of_silent_rules(shard_run, runs)
-    reports.require_passed(report, hint=_hint(report.document.cases))
-    outcomes = counts(report.document.cases)
+    _show_results(all_results)
+    if prepared_shard.bench.context.ref.has_whole_tests:
+        _warn_of_silent_rules(prepared_shard, all_results)
+    require_passed(report, hint=_hint(report.document.cases))
+    outcomes = count_outcomes(report.document.cases)
     passed = outcomes["passed"] + outcomes["flaky"]
     console.done(f"{stage.name}: {passed} passed")
     return StageResult(
         files=(),
-        details={**details, TORCH: shard_run.bench.torch.model_dump(mode="json")},
+        details={**details, TORCH: prepared_shard.bench.torch.model_dump(mode="json")},
     )
 
 
-def _run_files(shard_run: _ShardRun, scratch: Path) -> Sequence[FileRun]:
+def _run_files(prepared_shard: _PreparedShard, scratch: Path) -> Sequence[FileResults]:
     """Run the files of a shard, on each GPU architecture."""
-    bench = shard_run.bench
-    request = shard_run.request
-    test_files = shard_run.plan.files_of(request.shard)
-    runs: list[FileRun] = []
+    bench = prepared_shard.bench
+    request = prepared_shard.request
+    test_files = prepared_shard.plan.files_of(request.shard)
+    all_results: list[FileResults] = []
     for number, assignment in enumerate(bench.assignments):
         if bench.has_several_targets:
             console.say(f"{console.counted(len(test_files), 'test file')} on {assignment.description}")
         for position, test_file in enumerate(test_files, start=1):
             folder = scratch / f"{number}-{position}"
-            settings = file_run.RunSettings(
+            settings = file_run.FileSettings(
                 python=bench.target.executable,
                 tree=bench.tests.tree,
                 env=environment(bench, assignment, folder),
                 folder=folder / "pytest",
                 logs=scratch / _LOGS,
                 limits=request.limits or upstream_tests.load().limits,
-                rules=shard_run.applied_rules[number],
+                rules=prepared_shard.applied_rules[number],
                 expression=request.expression,
                 arguments=request.pytest_arguments,
                 workers=request.workers,
@@ -424,17 +434,17 @@ def _run_files(shard_run: _ShardRun, scratch: Path) -> Sequence[FileRun]:
                 name += f"@{assignment.target}"
 
             with console.group(f"{position}/{len(test_files)} {test_file}"):
-                run = file_run.run_file(
-                    shard_run.test_files[test_file],
+                results = file_run.run_file(
+                    prepared_shard.test_files[test_file],
                     settings,
                     name=name,
                 )
-                _show_failures(run, shard_run.stage.log)
+                _show_failures(results, prepared_shard.stage.log)
             if bench.has_several_targets:
-                run = run.on(assignment.target)
-            runs.append(run)
+                results = results.named_for(assignment.target)
+            all_results.append(results)
             shutil.rmtree(folder, ignore_errors=True)
-    return runs
+    return all_results
 
 
 def environment(
@@ -470,21 +480,21 @@ def environment(
 
 
 def _document_of(
-    shard_run: _ShardRun,
-    runs: Sequence[FileRun],
+    prepared_shard: _PreparedShard,
+    all_results: Sequence[FileResults],
     started: str,
 ) -> Document:
     """Return the results of the files, with what was to run."""
-    bench = shard_run.bench
+    bench = prepared_shard.bench
     cases: list[Case] = []
     suites: dict[str, Suite] = {}
-    for run in runs:
-        cases += run.cases
-        properties = {"processes": str(run.processes)}
-        if run.existing is not None:
-            properties[EXISTING] = str(len(run.existing))
-        suites[run.file] = Suite(
-            seconds=run.seconds,
+    for results in all_results:
+        cases += results.cases
+        properties = {"processes": str(results.processes)}
+        if results.existing is not None:
+            properties[EXISTING_TESTS] = str(len(results.existing))
+        suites[results.file] = Suite(
+            seconds=results.seconds,
             properties=properties,
         )
 
@@ -494,8 +504,8 @@ def _document_of(
         properties={
             "torch": bench.torch.version,
             "tests": bench.tests.commit or bench.tests.version,
-            FILES: " ".join(sorted(shard_run.required_files)),
-            MAY_SKIP: str(upstream_tests.configuration(shard_run.request.config).may_skip),
+            REQUIRED_FILES: " ".join(sorted(prepared_shard.required_files)),
+            MAY_SKIP: str(upstream_tests.configuration(prepared_shard.request.config).may_skip),
         },
         timestamp=started,
     )
@@ -504,19 +514,19 @@ def _document_of(
 # What readers see
 
 
-def _warn_of_silent_rules(shard_run: _ShardRun, runs: Sequence[FileRun]) -> None:
+def _warn_of_silent_rules(prepared_shard: _PreparedShard, all_results: Sequence[FileResults]) -> None:
     """Name rules that took no test of the files that they name: it was renamed, or never there."""
     applied_names: set[str] = set()
-    for rules in shard_run.applied_rules:
+    for rules in prepared_shard.applied_rules:
         applied_names.update(rule.name for rule in rules)
     matched_names: set[str] = set()
     collected_files: set[str] = set()
-    for run in runs:
-        matched_names |= run.matched_rules
-        if run.existing:
-            collected_files.add(run.file.partition("@")[0])
+    for results in all_results:
+        matched_names |= results.matched_rules
+        if results.existing:
+            collected_files.add(results.file.partition("@")[0])
 
-    applied_rules = [rule for rule in shard_run.rules if rule.name in applied_names]
+    applied_rules = [rule for rule in prepared_shard.rules if rule.name in applied_names]
     silent_rules = skip_rules.silent_rules(applied_rules, collected_files, matched_names)
     if silent_rules:
         names = ", ".join(rule.name for rule in silent_rules)
@@ -554,9 +564,9 @@ def _hint(cases: Sequence[Case]) -> str:
     return "The logs are among the run's outputs (logs/)."
 
 
-def _show_failures(run: FileRun, stage_log: Path) -> None:
+def _show_failures(results: FileResults, stage_log: Path) -> None:
     """Print what failed in a file, and add its logs to the stage's."""
-    failed_cases = [case for case in run.cases if case.failing]
+    failed_cases = [case for case in results.cases if case.failing]
     for case in failed_cases[:_MOST_SHOWN_FAILURES]:
         console.say(f"  {case.test} {case.outcome}: {case.line}")
     if not failed_cases:
@@ -564,27 +574,27 @@ def _show_failures(run: FileRun, stage_log: Path) -> None:
 
     files.ensure_folder(stage_log.parent)
     has_broken_off = any(case.outcome in _BROKEN_OFF for case in failed_cases)
-    for log in run.logs:
+    for log in results.logs:
         with stage_log.open("ab") as stream:
             stream.write(_shortened_log(log))
         if has_broken_off:
             console.detail(process.tail(log, lines=30))
 
 
-def _show_runs(runs: Sequence[FileRun]) -> None:
+def _show_results(all_results: Sequence[FileResults]) -> None:
     """Print a row per file."""
     rows: list[tuple[str, ...]] = []
-    for run in runs:
-        outcomes = counts(run.cases)
+    for results in all_results:
+        outcomes = count_outcomes(results.cases)
         passed = outcomes["passed"] + outcomes["flaky"]
         skipped = outcomes["skipped"] + outcomes["xfailed"]
-        failed = len(run.cases) - passed - skipped
+        failed = len(results.cases) - passed - skipped
         row = (
             str(passed),
             str(failed),
             str(skipped),
-            str(run.processes),
-            console.duration(run.seconds),
+            str(results.processes),
+            console.duration(results.seconds),
         )
-        rows.append((run.file, *row))
+        rows.append((results.file, *row))
     console.table(_COLUMNS, rows)

@@ -35,7 +35,7 @@ from pytorch_build.test.skip_questions import QUESTIONS, SkipRequest
 from pytorch_build.test.tested_packages import TestedPackages, find_tested_packages
 from pytorch_build.test.torch_run import (
     Bench,
-    TorchTests,
+    TorchTestRequest,
     find_recorded_torch,
     look_at_tests,
     perform_tests,
@@ -326,7 +326,7 @@ def _look_at_record(
     packages: TestedPackages,
     gpus: Sequence[Assignment],
     tests: upstream_tests.Tests,
-    request: TorchTests,
+    request: TorchTestRequest,
 ) -> Status:
     """Return whether packages have to be tested.
 
@@ -345,10 +345,10 @@ def _look_at_record(
 # What was asked for
 
 
-def _request(arguments: argparse.Namespace) -> TorchTests:
+def _request(arguments: argparse.Namespace) -> TorchTestRequest:
     if arguments.workers < 1:
         raise UsageError(f"--workers {arguments.workers}: at least one test runs at a time.")
-    return TorchTests(
+    return TorchTestRequest(
         config=arguments.config,
         shard=parse_shard(arguments.shard),
         include=tuple(arguments.include),
@@ -382,7 +382,7 @@ def _limits_from(arguments: argparse.Namespace) -> LimitsTable:
 
 
 def _assign_gpus(
-    context: Context, arguments: argparse.Namespace, request: TorchTests
+    context: Context, arguments: argparse.Namespace, request: TorchTestRequest
 ) -> Sequence[Assignment]:
     return assign_gpus(
         context,
@@ -420,7 +420,7 @@ def _find_packages(context: Context, target: Interpreter, arguments: argparse.Na
     return find_tested_packages(context, target, options_of_tested_source(arguments), rocm)
 
 
-def _check_out_tests(context: Context, request: TorchTests) -> upstream_tests.Tests:
+def _check_out_tests(context: Context, request: TorchTestRequest) -> upstream_tests.Tests:
     if request.tree is not None:
         return upstream_tests.tests_of_tree(request.tree)
     lock = stored_lock(context)
@@ -433,7 +433,7 @@ def _check_out_tests(context: Context, request: TorchTests) -> upstream_tests.Te
     return upstream_tests.check_out_tests(context, lock, request.mirrors)
 
 
-def _find_tests(context: Context, request: TorchTests) -> upstream_tests.Tests | None:
+def _find_tests(context: Context, request: TorchTestRequest) -> upstream_tests.Tests | None:
     """Return the tests as they lie there; None where they have to be checked out first."""
     if request.tree is not None:
         return upstream_tests.tests_of_tree(request.tree)

@@ -8,8 +8,7 @@ from ci.promote.policy import TEST_STEPS, gates
 from core.data import use_user_file
 from core.errors import DataError
 from pytorch_build.test import upstream_tests
-from pytorch_build.test.reports import stage_name
-from pytorch_build.test.results import ReportOrigin
+from pytorch_build.test.report import ReportOrigin
 from tests.kit.planning import plan_event
 
 
@@ -38,7 +37,7 @@ def test_knows_the_step_of_every_test_configuration() -> None:
 
 def step_of(config: str) -> str:
     """Return the name of the step that tests torch in a configuration."""
-    return stage_name(ReportOrigin(stage="test_torch", config=config))
+    return ReportOrigin(stage="test_torch", config=config).stage_name()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from core.errors import DataError, MissingInputError, UsageError
 from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
 from pytorch_build.test import shards
-from pytorch_build.test.junit import Document, Suite
+from pytorch_build.test.junit.document import Document, Suite
 from pytorch_build.test.shards import Durations, FileDuration, Plan, Shard
 from tests.kit.runs import run_outputs
 from tests.kit.torch_results import case_of

@@ -16,7 +16,8 @@ from core.run import records
 from core.run.records import FileRecord, Record
 from pytorch_build.context import Context, find_context
 from pytorch_build.test import gpus, installation, smoke_run, tested_packages
-from pytorch_build.test.record import read_details, read_inputs, why_incomplete
+from pytorch_build.test.record import read_details, read_inputs
+from pytorch_build.test.record_validity import why_incomplete
 from pytorch_build.verbs import test_smoke
 from pytorch_build.verbs.test_smoke import SmokeOptions, perform_smoke_tests
 from tests.kit import wheels

@@ -10,8 +10,8 @@ from core.env import InstalledDistribution, engines
 from core.run.records import FileRecord
 from pytorch_build.test import container_run, file_run, gpus, torch_run, upstream_tests
 from pytorch_build.test.container_run import Devices
-from pytorch_build.test.file_run import FileRun
-from pytorch_build.test.junit import Case
+from pytorch_build.test.file_run import FileResults
+from pytorch_build.test.junit.document import Case
 from pytorch_build.verbs import test_torch
 from tests.kit.builds import LocalRun
 from tests.kit.front_doors import FrontDoorResult
@@ -24,10 +24,10 @@ COMMIT = "1" * 40
 SAMPLE = ("test-torch", "--torch-ref", "sample", "--gpu-family", "cpu")
 
 
-def pass_file(file: Any, _settings: Any, *, name: str) -> FileRun:  # noqa: ARG001 - as file_run has it
+def pass_file(file: Any, _settings: Any, *, name: str) -> FileResults:  # noqa: ARG001 - as file_run has it
     """Stand in for the run of a test file, whose one test passes."""
     case = Case(test=f"{file.file}::test_x", file=file.file, outcome="passed", seconds=1.0)
-    return FileRun(file=file.file, cases=(case,), existing=frozenset({case.test}), seconds=1.0, logs=())
+    return FileResults(file=file.file, cases=(case,), existing=frozenset({case.test}), seconds=1.0, logs=())
 
 
 def installed(*names: str) -> list[InstalledDistribution]:

@@ -3,9 +3,9 @@ import signal
 import pytest
 
 from core import process
-from pytorch_build.test.junit import Case
-from pytorch_build.test.outcomes import ProcessRun, result_of_script, results_of
+from pytorch_build.test.junit.document import Case
 from pytorch_build.test.plugin import Ended, EventLog
+from pytorch_build.test.process_results import EndedProcess, result_of_script, results_of_process
 
 FILE = "test/test_it.py"
 
@@ -55,13 +55,13 @@ def log_with(*tests: str, running: str | None = None, unreached: tuple[str, ...]
 
 def cases_of(returncode: int, *event_logs: EventLog) -> tuple[Case, ...]:
     """Return the results of a process by its event logs."""
-    run = ProcessRun(
+    run = EndedProcess(
         ending=process.Ending(returncode=returncode, seconds=9.0),
         ended_at=0.0,
         event_logs=event_logs,
         output="the end",
     )
-    return results_of(FILE, run, test_timeout=60.0, may_be_empty=False).cases
+    return results_of_process(FILE, run, test_timeout=60.0, may_be_empty=False).cases
 
 
 @pytest.mark.parametrize(
