@@ -53,7 +53,7 @@ class CellResults:
 
 
 def merge_reports(reports: Iterable[Report]) -> tuple[CellResults, ...]:
-    """Return the results of each origin of reports, sorted, with what none of its reports accounts for."""
+    """Return the results of each origin, sorted; what its reports do not account for is a problem."""
     reports_of: dict[ReportOrigin, list[Report]] = defaultdict(list)
     for report in reports:
         reports_of[report.origin].append(report)
@@ -71,7 +71,7 @@ def add_missing_results(
     results: Sequence[CellResults],
     expected_names: Iterable[str],
 ) -> tuple[CellResults, ...]:
-    """Return results with one more, which is a problem, for each expected name that none of them has."""
+    """Return results, and for each expected name that is missing among them a result that is a problem."""
     all_results = list(results)
     known_names = {cell_results.origin.name for cell_results in results}
     for name in expected_names:
@@ -88,10 +88,7 @@ def add_missing_results(
 # The shards of an origin
 
 
-def merge_shards(
-    origin: ReportOrigin,
-    reports: Sequence[Report],
-) -> CellResults:
+def merge_shards(origin: ReportOrigin, reports: Sequence[Report]) -> CellResults:
     """Return the results of the shards of one origin, whatever else there is to test."""
     reports_of_shard: dict[Shard | None, list[Report]] = defaultdict(list)
     for report in sorted(reports, key=_time_and_name):
@@ -154,11 +151,12 @@ def _cases_of_shard(shard: Shard | None, reports: Iterable[Report]) -> Sequence[
 
 
 def _shard_order(shard: Shard | None) -> tuple[int, int]:
+    """Return what shards are sorted by; a report without a shard comes first."""
     return (0, 0) if shard is None else (shard.count, shard.index)
 
 
 def _document_problems(reports: Sequence[Report]) -> list[str]:
-    """Return what is wrong with single reports, by their shards or files."""
+    """Return the problems of single reports, each with the shard or the file that it is of."""
     problems: list[str] = []
     for report in reports:
         prefix = ""

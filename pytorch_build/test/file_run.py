@@ -189,7 +189,7 @@ def run_file(file: TestFile, settings: FileSettings, *, name: str | None = None)
 
 
 def log_name(file: str) -> str:
-    """Name a file's log: ``test/dynamo/test_misc.py`` is ``dynamo.test_misc``."""
+    """Return the name of a file's log: ``dynamo.test_misc`` of ``test/dynamo/test_misc.py``."""
     return file.removeprefix("test/").removesuffix(".py").replace("/", ".")
 
 
@@ -238,6 +238,7 @@ def _supervise(
     env: Mapping[str, str],
     seconds: float,
 ) -> Ending:
+    """Run a command in the tree's folder of tests, to its end or to a limit."""
     folder = settings.tree / "test"
     console.echo(f"+ {command_line(command)}  (in {folder})")
     return process.supervise(
@@ -284,7 +285,7 @@ class _Launcher:
         settings = self.settings
         folder = settings.folder / self.name / process_name
         test_seconds = settings.limits.test_seconds
-        plugin_settings = plugin.Settings(
+        plugin_settings = plugin.PluginSettings(
             root=str(settings.tree),
             events=str(folder),
             watch_seconds=test_seconds + min(test_seconds, _MOST_GRACE_SECONDS),
@@ -293,7 +294,7 @@ class _Launcher:
             rules=settings.rules,
         )
         options = [
-            *plugin.arguments(folder / "settings.json", plugin_settings),
+            *plugin.write_settings(folder / "settings.json", plugin_settings),
             *("-o", f"cache_dir={settings.folder / self.name / 'pytest'}"),
             f"--timeout={test_seconds:g}",
             *arguments,
@@ -324,7 +325,7 @@ class _Launcher:
                 python,
                 "-m",
                 "pytest",
-                *_configuration(settings.tree),
+                *_configuration_arguments(settings.tree),
                 *options,
                 *selection,
             ]
@@ -346,8 +347,8 @@ class _Launcher:
         return command, {**settings.env, "PYTEST_ADDOPTS": variable}
 
 
-def _configuration(tree: Path) -> Sequence[str]:
-    """Name upstream's settings of pytest, so that no file above the tree is taken for them."""
+def _configuration_arguments(tree: Path) -> Sequence[str]:
+    """Return the arguments that name upstream's settings of pytest: none from above the tree are taken."""
     for name in _CONFIGURATION_FILES:
         if (tree / name).is_file():
             return [
@@ -360,6 +361,7 @@ def _configuration(tree: Path) -> Sequence[str]:
 
 
 def _read_event_logs(folder: Path) -> Sequence[EventLog]:
+    """Return what the processes of a folder wrote down; nothing where that cannot be read."""
     try:
         return plugin.read_event_logs(folder)
     except (DataError, MissingInputError) as problem:
@@ -369,7 +371,7 @@ def _read_event_logs(folder: Path) -> Sequence[EventLog]:
 
 
 def _launchers_of_workers(launcher: _Launcher, existing: frozenset[str]) -> Sequence[_Launcher]:
-    """Deal the tests of a file to several workers; there are no more than tests."""
+    """Return a launcher for each worker, among which the tests of a file are dealt."""
     tests = sorted(existing)
     workers = launcher.settings.workers
     launchers: list[_Launcher] = []
@@ -385,7 +387,7 @@ def _launchers_of_workers(launcher: _Launcher, existing: frozenset[str]) -> Sequ
 
 
 def _run_series(launcher: _Launcher) -> Sequence[ProcessResults]:
-    """Run pytest, and where its process dies again, without the tests that have a result."""
+    """Run pytest, and again where its process dies, without the tests that have a result."""
     file = launcher.file
     limits = launcher.settings.limits
     excluded = set(launcher.excluded)

@@ -18,7 +18,7 @@ UNEXPLAINED = "skipped or tried again by no rule and for no known reason"
 
 
 def find_gaps(documents: Sequence[Document], merged: Document) -> Sequence[str]:
-    """Return what the documents of all shards, and the one that they were merged into, leave unsaid."""
+    """Return in sentences what the shards' documents, and the one merged from them, do not account for."""
     gaps = [*find_file_gaps(documents), *_find_test_gaps(documents)]
     unexplained = unexplained_cases(merged)
     if unexplained:
@@ -28,7 +28,7 @@ def find_gaps(documents: Sequence[Document], merged: Document) -> Sequence[str]:
 
 
 def find_file_gaps(documents: Sequence[Document]) -> Sequence[str]:
-    """Return which files were to run and are in no report, in sentences."""
+    """Return in a sentence which files were to run and are in no report."""
     file_lists = {document.properties.get(REQUIRED_FILES) for document in documents}
     if file_lists == {None}:
         # Reports of earlier versions say it themselves.
@@ -48,12 +48,12 @@ def find_file_gaps(documents: Sequence[Document]) -> Sequence[str]:
     missing_files = sorted(required_files - reported_files)
     if not missing_files:
         return []
-    counted = f"{len(missing_files)} of {len(required_files)} test files did not run"
-    return [f"{counted}: {some(missing_files)}"]
+    share = f"{len(missing_files)} of {len(required_files)}"
+    return [f"{share} test files did not run: {some(missing_files)}"]
 
 
 def _find_test_gaps(documents: Sequence[Document]) -> Sequence[str]:
-    """Return which test files have other tests than are reported, in sentences."""
+    """Return in sentences which test files have more or fewer tests than are reported."""
     existing_counts: dict[str, set[str]] = defaultdict(set)
     reported_tests: dict[str, set[str]] = defaultdict(set)
     for document in documents:

@@ -19,7 +19,7 @@ from pytorch_build.test.junit.texts import clean, cut, first_line
 
 if TYPE_CHECKING:
     from core.process import Ending
-    from pytorch_build.test.plugin import AppliedRule, Ended, EventLog
+    from pytorch_build.test.plugin import AppliedRule, EndedEvent, EventLog
 
 # https://docs.pytest.org/en/stable/reference/exit-codes.html
 _TESTS_FAILED = 1
@@ -184,7 +184,8 @@ def _cases_of_tests(file: str, event_logs: Sequence[EventLog]) -> dict[str, Case
     return {test: worst_case(cases) for test, cases in cases_of_test.items()}
 
 
-def _case_of_attempt(file: str, result: Ended) -> Case:
+def _case_of_attempt(file: str, result: EndedEvent) -> Case:
+    """Return one attempt at a test as a result."""
     outcome = _OUTCOMES[result.outcome]
     seconds = max(0.0, result.seconds)
     if outcome == "passed":
@@ -285,6 +286,7 @@ def _failure_after_tests(ended_process: EndedProcess, *, has_failed_tests: bool)
 
 
 def _failure_of_pytest(status: int) -> _Failure:
+    """Return how pytest itself failed, by its exit status."""
     return _Failure("error", f"pytest {_EXIT_WORDS[status]} ({process.status(status)})")
 
 

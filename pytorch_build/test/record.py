@@ -87,7 +87,7 @@ class ReportReference(Model, extra="ignore"):
 
 
 class TestDetails(Model, extra="ignore"):
-    """What a test left among the details of its record."""
+    """The details of a test's record: what the test left."""
 
     __test__ = False
 
@@ -100,7 +100,7 @@ class TestDetails(Model, extra="ignore"):
 
 
 class TestInputs(Model, extra="ignore"):
-    """What a test was of, among the inputs of its record.
+    """The inputs of a test's record: what the test was of.
 
     Attributes:
         files: The wheels that it ran on: name to digest.
@@ -162,8 +162,8 @@ def read_inputs(
     *,
     where: str | None = None,
 ) -> TestInputs:
-    """Return what a test was of; an error names the field, and the record by its key or its name."""
-    return _read(TestInputs, record.inputs, where or record.name, "inputs")
+    """Return the inputs of a test's record; errors name the field, and the record by key or name."""
+    return _read_table(TestInputs, record.inputs, where or record.name, "inputs")
 
 
 def read_details(
@@ -171,16 +171,17 @@ def read_details(
     *,
     where: str | None = None,
 ) -> TestDetails:
-    """Return what a test left; an error names the field, and the record by its key or its name."""
-    return _read(TestDetails, record.details, where or record.name, "details")
+    """Return the details of a test's record; errors name the field, and the record by key or name."""
+    return _read_table(TestDetails, record.details, where or record.name, "details")
 
 
-def _read(
+def _read_table(
     model: type[AnyModel],
     values: Mapping[str, Any],
     where: str,
     table_name: str,
 ) -> AnyModel:
+    """Return a table of a record as a model."""
     try:
         return validated(
             values,
@@ -199,7 +200,7 @@ def _read(
 
 
 def details_of_report(report: Report) -> Mapping[str, Any]:
-    """Return what a record says of a report's results: totals, and outcomes.
+    """Return the details of a record on a report's results: totals and outcomes.
 
     The record of a shard cannot say how many tests exist.
     """
@@ -232,7 +233,7 @@ def _count_existing(report: Report) -> int | None:
 
 
 def outcome_details(cases: Collection[Case]) -> dict[str, Any]:
-    """Return what a record says of results one by one: how many ended in which way, and what failed."""
+    """Return the details of a record on outcomes: how many tests ended in which way, and which failed."""
     counts = count_outcomes(cases)
     outcomes = {outcome: count for outcome, count in counts.items() if count}
     details: dict[str, Any] = {"outcomes": outcomes}

@@ -67,10 +67,8 @@ def why_impossible(
     return ""
 
 
-def _why_impossible_start(
-    record: Record,
-    now: datetime,
-) -> str:
+def _why_impossible_start(record: Record, now: datetime) -> str:
+    """Return why a record cannot have been written when it says that its test began."""
     try:
         started = datetime.fromisoformat(record.started)
     except ValueError:
@@ -100,7 +98,7 @@ def why_out_of_date(
     record: Record,
     group_records: Iterable[Record],
 ) -> str:
-    """Return which bytes of its run a test is not about, by all records of its artifact group."""
+    """Return which files of its run a test did not run on, by all records of its artifact group."""
     inputs = read_inputs(record)
     if not inputs.installed:
         return "it tested what an environment held already"
@@ -254,7 +252,7 @@ def _problem_of(
     group_records: Sequence[Record],
     digest_of: Callable[[str], str | None],
 ) -> str:
-    """Return what a record adds to the results; "" where it adds nothing."""
+    """Return the problem that a record adds to the results; "" where it adds none."""
     if record.status == "failed":
         # Results with a failure show it already.
         is_shown = not cell_results.passed and cell_results.document.cases

@@ -63,7 +63,7 @@ class SmokeTests:
     tools: Sequence[InstallerCall]
 
 
-def test_files() -> Mapping[str, str]:
+def digests_of_smoke_tests() -> Mapping[str, str]:
     """Return the files of the smoke tests: name to digest."""
     paths = sorted(SMOKE_TESTS.glob("*.*"))
     return {path.name: files.sha256(path) for path in paths}
@@ -179,7 +179,7 @@ def _run_pytest(
     run: Callable[..., object],
 ) -> EndedProcess:
     """Run pytest on the smoke tests; return how it ended, with what it wrote down."""
-    settings = plugin.Settings(
+    settings = plugin.PluginSettings(
         root=str(SMOKE_TESTS),
         events=str(folder),
     )
@@ -187,7 +187,7 @@ def _run_pytest(
     command += ["-c", SMOKE_TESTS / "pytest.ini"]
     command += ["--rootdir", SMOKE_TESTS]
     command += ["-p", "no:cacheprovider"]
-    command += plugin.arguments(files.ensure_folder(folder) / "settings.json", settings)
+    command += plugin.write_settings(files.ensure_folder(folder) / "settings.json", settings)
     command += [*arguments, SMOKE_TESTS]
 
     ending = process.Ending(returncode=0)

@@ -7,6 +7,7 @@ cuts what GitHub would not show. Names and messages come from tests, and may hol
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from core import console
@@ -96,9 +97,9 @@ def _cell_data(cell_results: CellResults) -> CellData:
     timed_cases: list[Case] = []
     for case in cell_results.document.cases:
         if case.failing:
-            failures.append(_case_data(origin, case, case.shard))
+            failures.append(_case_data(origin, case))
         elif case.outcome == "flaky":
-            flaky.append(_case_data(origin, case, case.shard))
+            flaky.append(_case_data(origin, case))
         elif case.outcome in {"skipped", "xfailed"}:
             skipped[case.test] = case.line
         if case.seconds > 0:
@@ -106,7 +107,7 @@ def _cell_data(cell_results: CellResults) -> CellData:
 
     timed_cases.sort(key=lambda case: (-case.seconds, case.test))
     slowest_cases = timed_cases[:_MOST_SLOWEST]
-    slowest = [_case_data(origin, case, shard="") for case in slowest_cases]
+    slowest = [_case_data(origin, replace(case, shard="")) for case in slowest_cases]
     return CellData(
         stage=origin.stage or origin.folder,
         torch_ref=origin.torch_ref,
@@ -126,11 +127,7 @@ def _cell_data(cell_results: CellResults) -> CellData:
     )
 
 
-def _case_data(
-    origin: ReportOrigin,
-    case: Case,
-    shard: str,
-) -> CaseData:
+def _case_data(origin: ReportOrigin, case: Case) -> CaseData:
     command = ""
     if case.outcome != "passed":
         command = repeating_command(origin, case)
@@ -138,7 +135,7 @@ def _case_data(
         test=case.test,
         outcome=case.outcome,
         seconds=round(case.seconds, 3),
-        shard=shard,
+        shard=case.shard,
         attempts=case.attempts,
         rule=case.rule,
         line=case.line,
@@ -150,10 +147,7 @@ def _case_data(
 # --- Commands that run a failure again -------------------------------------------------------
 
 
-def repeating_command(
-    origin: ReportOrigin,
-    case: Case,
-) -> str:
+def repeating_command(origin: ReportOrigin, case: Case) -> str:
     """Return the command that runs a failed test again, on the same wheels; "" where there is none."""
     if origin.stage not in {"test_torch", "test_smoke", "test_rocm"}:
         return ""
@@ -173,10 +167,7 @@ def repeating_command(
     return command_line(command)
 
 
-def _repeating_options(
-    origin: ReportOrigin,
-    case: Case,
-) -> dict[str, str]:
+def _repeating_options(origin: ReportOrigin, case: Case) -> dict[str, str]:
     """Return the options that lead to a test; "" for what need not be said."""
     options = {
         "--run-id": "" if origin.run_id == LOCAL_RUN else origin.run_id,
@@ -189,12 +180,12 @@ def _repeating_options(
         path = case.file.partition("@")[0]
         options["--include"] = path.removeprefix("test/").removesuffix(".py")
     if origin.stage != "test_rocm":
-        options["-k"] = expression(case)
+        options["-k"] = pytest_expression(case)
     return options
 
 
-def expression(case: Case) -> str:
-    """Write pytest's ``-k`` for one test: its class and name, and the parameters that it can hold."""
+def pytest_expression(case: Case) -> str:
+    """Return pytest's ``-k`` for one test: its class and name, and the parameters that it can hold."""
     _file, _colons, path = case.test.partition("::")
     names, bracket, parameters = path.partition("[")
     usable_names = [name for name in names.split("::") if _WORD.fullmatch(name) and name not in _OPERATORS]
@@ -228,7 +219,7 @@ def markdown(
                 failure = as_code(case.line).replace("|", r"\|")
                 flaky_rows.append((name, origin, str(case.attempts), failure, text(case.rule)))
 
-    heading = f"### {text(title)}: {verdict(results)}"
+    heading = f"### {text(title)}: {headline(results)}"
     blocks = [heading, _totals_table(results)]
     if problems:
         blocks += ["#### Results that cannot be trusted", *problems[:MOST_LISTED]]
@@ -248,7 +239,7 @@ def _remainder(
     most: int,
     noun: str,
 ) -> Sequence[str]:
-    """Return what is said of rows beyond a limit."""
+    """Return the line on rows beyond a limit; none where all are within it."""
     number = len(rows) - most
     if number <= 0:
         return ()
@@ -260,8 +251,8 @@ def list_outcomes(totals: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {outcome}" for outcome, count in totals.items() if count)
 
 
-def verdict(results: Sequence[CellResults]) -> str:
-    """Summarize in a few words how the tests went."""
+def headline(results: Sequence[CellResults]) -> str:
+    """Return in a few words how the tests went: ``2 failed, 40 passed``."""
     cases: list[Case] = []
     problem_count = 0
     for cell_results in results:
@@ -333,7 +324,7 @@ def _failure_item(origin: ReportOrigin, case: Case) -> str:
 
 
 def as_code(value: str) -> str:
-    """Write a text as Markdown code that no text can end."""
+    """Return a text as Markdown code that no text can end."""
     line = _on_one_line(value)
     if len(line) > _NAME_LIMIT:
         line = f"{line[:_NAME_LIMIT]}…"
@@ -348,10 +339,7 @@ def _on_one_line(value: str) -> str:
     return " ".join(clean(value).split())
 
 
-def _fence(
-    line: str,
-    least: int,
-) -> str:
+def _fence(line: str, least: int) -> str:
     """Return a fence of more backticks than the text has in a row."""
     length = least
     for backticks in re.findall(r"`+", line):

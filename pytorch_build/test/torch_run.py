@@ -29,7 +29,7 @@ from pytorch_build.test.report import (
     ReportOrigin,
 )
 from pytorch_build.test.stored_reports import put_report
-from pytorch_build.test.summary import expression
+from pytorch_build.test.summary import pytest_expression
 from pytorch_build.test.verdict import require_passed
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class TorchTestRequest:
     mirrors: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def selection(self) -> list[str]:
+    def selecting_options(self) -> list[str]:
         """The options that may choose among the tests."""
         options: list[str] = []
         for name in self.include:
@@ -108,7 +108,7 @@ class TorchTestRequest:
         return [*options, *self.pytest_arguments]
 
     @property
-    def replaced(self) -> list[str]:
+    def replacing_options(self) -> list[str]:
         """The options that replaced tests and rules: no promotion rests on such results."""
         options: list[str] = []
         if self.tree is not None:
@@ -128,8 +128,8 @@ class Bench:
 
     context: Context
     target: Interpreter
-    tests: upstream_tests.Tests
-    torch: upstream_tests.Torch
+    tests: upstream_tests.UpstreamTests
+    torch: upstream_tests.InstalledTorch
     assignments: Sequence[Assignment]
 
     @property
@@ -168,7 +168,7 @@ def find_recorded_torch(
     target: Interpreter,
     request: TorchTestRequest,
     inputs: Mapping[str, Any],
-) -> upstream_tests.Torch | None:
+) -> upstream_tests.InstalledTorch | None:
     """Return what the torch of the last test said of itself, if its packages are those that are tested now.
 
     None where they are others, or nothing was tested yet: an environment has to be filled to ask its torch.
@@ -190,7 +190,7 @@ def find_recorded_torch(
     if any(record.inputs.get(name) != value for name, value in written_inputs.items()):
         return None
     key = stage.outputs.record_key(stage.artifact_group, stage.record_name)
-    return validated(record.details[TORCH], upstream_tests.Torch, where=key, table_name=TORCH)
+    return validated(record.details[TORCH], upstream_tests.InstalledTorch, where=key, table_name=TORCH)
 
 
 # What runs
@@ -218,7 +218,7 @@ def _stage_of(context: Context, origin: ReportOrigin, request: TorchTestRequest)
 
 @dataclass(frozen=True, kw_only=True)
 class _PreparedShard:
-    """One shard of the tests.
+    """A shard of the tests that is ready to run.
 
     Attributes:
         bench: Where it runs.
@@ -245,7 +245,7 @@ class _PreparedShard:
 
 def _prepare_shard(bench: Bench, request: TorchTestRequest) -> _PreparedShard:
     """Return what a shard is to run; refuse what cannot work."""
-    upstream_tests.require_match(
+    upstream_tests.require_matching_tests(
         bench.torch,
         bench.tests,
         allowed=request.allow_version_mismatch,
@@ -264,7 +264,7 @@ def _prepare_shard(bench: Bench, request: TorchTestRequest) -> _PreparedShard:
         context.artifact_group,
         request.config,
     )
-    rules = skip_rules.load(request.skips)
+    rules = skip_rules.load_rules(request.skips)
     unrestricted_request = replace(
         request,
         include=(),
@@ -280,7 +280,7 @@ def _prepare_shard(bench: Bench, request: TorchTestRequest) -> _PreparedShard:
         applied_rules=_apply_rules(bench, request, rules),
         test_files=test_files,
         required_files=_choose_files(bench, unrestricted_request),
-        plan=shards.plan(
+        plan=shards.plan_shards(
             test_files,
             durations,
             request.shard.count,
@@ -305,9 +305,9 @@ def _require_device_code(bench: Bench) -> None:
 
 def _choose_files(bench: Bench, request: TorchTestRequest) -> Mapping[str, TestFile]:
     """Return the test files that a request chooses, by their paths."""
-    configuration = upstream_tests.configuration(request.config)
-    scripts = upstream_tests.scripts_of(configuration, bench.tests.tree)
-    modules = upstream_tests.modules_of(bench.tests.tree)
+    configuration = upstream_tests.find_configuration(request.config)
+    scripts = upstream_tests.list_scripts(configuration, bench.tests.tree)
+    modules = upstream_tests.list_modules(bench.tests.tree)
     chosen_files = upstream_tests.choose_files(
         configuration,
         (*scripts, *modules),
@@ -345,7 +345,7 @@ def _apply_rules(
 
 
 def _recorded_inputs(prepared_shard: _PreparedShard) -> Mapping[str, Any]:
-    """Return what makes a shard unchanged, beside what is installed."""
+    """Return the inputs of a shard's record, beside what is installed."""
     request = prepared_shard.request
     tests = prepared_shard.bench.tests
     rule_digests: dict[str, str] = {}
@@ -354,8 +354,8 @@ def _recorded_inputs(prepared_shard: _PreparedShard) -> Mapping[str, Any]:
     gpu_targets = {assignment.target for assignment in prepared_shard.bench.assignments}
     return {
         "config": request.config,
-        "arguments": request.replaced,
-        "selection": request.selection,
+        "arguments": request.replacing_options,
+        "selection": request.selecting_options,
         "tests": {"commit": tests.commit, "version": tests.version},
         "rules": rule_digests,
         "shard": str(request.shard),
@@ -372,7 +372,7 @@ def _run_and_report(prepared_shard: _PreparedShard) -> StageResult:
     request = prepared_shard.request
     stage = prepared_shard.stage
     if request.shard.count > 1:
-        shards.show(prepared_shard.plan, request.shard)
+        shards.print_plan(prepared_shard.plan, request.shard)
 
     started = records.now()
     with temporary.folder("pt") as scratch:
@@ -396,7 +396,7 @@ def _run_and_report(prepared_shard: _PreparedShard) -> StageResult:
     _show_results(all_results)
     if prepared_shard.bench.context.ref.has_whole_tests:
         _warn_of_silent_rules(prepared_shard, all_results)
-    require_passed(report, hint=_hint(report.document.cases))
+    require_passed(report, hint=_hint_for_failure(report.document.cases))
     outcomes = count_outcomes(report.document.cases)
     passed = outcomes["passed"] + outcomes["flaky"]
     console.done(f"{stage.name}: {passed} passed")
@@ -420,10 +420,10 @@ def _run_files(prepared_shard: _PreparedShard, scratch: Path) -> Sequence[FileRe
             settings = file_run.FileSettings(
                 python=bench.target.executable,
                 tree=bench.tests.tree,
-                env=environment(bench, assignment, folder),
+                env=process_environment(bench, assignment, folder),
                 folder=folder / "pytest",
                 logs=scratch / _LOGS,
-                limits=request.limits or upstream_tests.load().limits,
+                limits=request.limits or upstream_tests.load_configurations().limits,
                 rules=prepared_shard.applied_rules[number],
                 expression=request.expression,
                 arguments=request.pytest_arguments,
@@ -447,7 +447,7 @@ def _run_files(prepared_shard: _PreparedShard, scratch: Path) -> Sequence[FileRe
     return all_results
 
 
-def environment(
+def process_environment(
     bench: Bench,
     assignment: Assignment,
     folder: Path,
@@ -457,7 +457,7 @@ def environment(
     separator = ";" if bench.context.common.outputs.platform == "windows" else ":"
     inherited_path = process.handed_on().get("PATH", "")
     changes: dict[str, str | None] = dict.fromkeys(_VARIABLES_OF_BUILDS)
-    for variable, name in upstream_tests.load().folders.items():
+    for variable, name in upstream_tests.load_configurations().folders.items():
         (folder / name).mkdir(
             parents=True,
             exist_ok=True,
@@ -505,7 +505,7 @@ def _document_of(
             "torch": bench.torch.version,
             "tests": bench.tests.commit or bench.tests.version,
             REQUIRED_FILES: " ".join(sorted(prepared_shard.required_files)),
-            MAY_SKIP: str(upstream_tests.configuration(prepared_shard.request.config).may_skip),
+            MAY_SKIP: str(upstream_tests.find_configuration(prepared_shard.request.config).may_skip),
         },
         timestamp=started,
     )
@@ -527,7 +527,7 @@ def _warn_of_silent_rules(prepared_shard: _PreparedShard, all_results: Sequence[
             collected_files.add(results.file.partition("@")[0])
 
     applied_rules = [rule for rule in prepared_shard.rules if rule.name in applied_names]
-    silent_rules = skip_rules.silent_rules(applied_rules, collected_files, matched_names)
+    silent_rules = skip_rules.find_silent_rules(applied_rules, collected_files, matched_names)
     if silent_rules:
         names = ", ".join(rule.name for rule in silent_rules)
         console.warn(f"Skip rules that match no test of the files that they name: {names}")
@@ -543,6 +543,7 @@ def _store_logs(stage: Stage, folder: Path) -> None:
 
 
 def _shortened_log(path: Path) -> bytes:
+    """Return a log, or of a long one its beginning and end."""
     size = path.stat().st_size
     if size <= _LOG_BYTES:
         return path.read_bytes()
@@ -554,12 +555,12 @@ def _shortened_log(path: Path) -> bytes:
     return beginning + f"\n… {size - 2 * half} bytes left out …\n".encode() + end
 
 
-def _hint(cases: Sequence[Case]) -> str:
-    """Return how to run the first failed test again."""
+def _hint_for_failure(cases: Sequence[Case]) -> str:
+    """Return the hint of a failure: how to run the first failed test again."""
     for case in cases:
         if case.failing:
             file = upstream_tests.module_name(case.file)
-            selection = f"--include {file} -k {command_line([expression(case)])}"
+            selection = f"--include {file} -k {command_line([pytest_expression(case)])}"
             return f"One test again: {command_again()} {selection}"
     return "The logs are among the run's outputs (logs/)."
 

@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> None:
     if reasons:
         sentence = reasons.partition("\n")[0]
         raise CheckError(sentence, hint="What and why stands above, and in the summary.")
-    verdict = summary.verdict(all_results)
+    verdict = summary.headline(all_results)
     console.done(f"{title}: {verdict}")
 
 
@@ -165,7 +165,7 @@ def _record_durations(
             config = report.origin.config or DEFAULT_CONFIG
             documents[config].append(report.document)
     for config in sorted(documents):
-        durations = shards.durations_of(documents[config])
+        durations = shards.durations_of_files(documents[config])
         shards.record_durations(store, outputs, group.name, config, durations)
 
 

@@ -134,7 +134,7 @@ def _plan_smoke_tests(context: Context, options: SmokeOptions) -> SmokeTests:
         stage=force_if_incomplete(smoke_stage),
         inputs={
             **inputs,
-            "tests": smoke_run.test_files(),
+            "tests": smoke_run.digests_of_smoke_tests(),
             "selection": list(options.pytest_arguments),
             "gpu": gpu.target,
         },

@@ -248,7 +248,7 @@ def kpack_reference() -> bytes:
 
 
 def read_rules(content: bytes, folder: Path) -> None:
-    skip_rules.load([write_file(folder, "rules.toml", content)])
+    skip_rules.load_rules([write_file(folder, "rules.toml", content)])
 
 
 def read_refs(content: bytes, folder: Path) -> None:

@@ -30,7 +30,7 @@ def test_plans_test_all_that_a_release_of_their_type_requires() -> None:
 
 
 def test_knows_the_step_of_every_test_configuration() -> None:
-    configurations = upstream_tests.load().configurations
+    configurations = upstream_tests.load_configurations().configurations
 
     assert set(TEST_STEPS) == {"test_smoke", "test_rocm", *map(step_of, configurations)}
 

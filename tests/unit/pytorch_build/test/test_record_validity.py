@@ -101,9 +101,8 @@ def put_results(run: LocalRun, stage: str, *outcomes: Outcome, shard: Shard | No
     """Leave the report and the record of tests; return the report's key."""
     name = str(shard.index) if shard else "x"
     origin = replace(SAMPLE, stage=stage)
-    details = leave_report(
-        run, Report(origin=origin, document=document_of(*outcomes, name=name), shard=shard)
-    )
+    report = Report(origin=origin, document=document_of(*outcomes, name=name), shard=shard)
+    details = leave_report(run, report)
     run.record(origin.stage_name(shard), group=GROUP, details=details, **SAMPLE_CELL)
     return str(details["report"]["key"])
 

@@ -14,7 +14,7 @@ from pytorch_build.test import summary
 from pytorch_build.test.cell_results import CellResults
 from pytorch_build.test.junit.document import Case, Document
 from pytorch_build.test.report import ReportOrigin
-from pytorch_build.test.summary import expression, repeating_command
+from pytorch_build.test.summary import pytest_expression, repeating_command
 from tests.kit.torch_results import case_of
 
 TORCH = ReportOrigin(
@@ -105,7 +105,7 @@ def test_a_failure_has_the_command_that_runs_it_again(
 def test_an_expression_names_a_test_without_what_pytest_would_misread(
     test: str, expected_expression: str
 ) -> None:
-    assert expression(case_of(test)) == expected_expression
+    assert pytest_expression(case_of(test)) == expected_expression
 
 
 @given(ANY_TEXT)

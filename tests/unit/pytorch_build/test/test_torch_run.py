@@ -10,18 +10,18 @@ from core.run import records
 from core.run.records import Record
 from pytorch_build.test import file_run, gpus, shards
 from pytorch_build.test.file_run import FileResults
-from pytorch_build.test.gpus import Assignment, Gpu, Machine, assign_gpus, without_gpu
+from pytorch_build.test.gpus import Assignment, Gpu, Machine, assign_gpus, assignment_without_gpu
 from pytorch_build.test.junit.document import Case
 from pytorch_build.test.junit.reading import read_junit_file
 from pytorch_build.test.shards import Durations, FileDuration, Shard
 from pytorch_build.test.torch_run import (
     Bench,
     TorchTestRequest,
-    environment,
     find_recorded_torch,
     perform_tests,
+    process_environment,
 )
-from pytorch_build.test.upstream_tests import LimitsTable, Tests, Torch
+from pytorch_build.test.upstream_tests import InstalledTorch, LimitsTable, UpstreamTests
 from tests.kit.builds import LocalRun
 from tests.kit.repos import write_files
 
@@ -74,9 +74,9 @@ def bench(run: LocalRun, tmp_path: Path) -> Bench:
     return Bench(
         context=run.context("cpu"),
         target=run.target(),
-        tests=Tests(tree=tree, version="2.10.0a0", commit=COMMIT),
-        torch=Torch(version="2.10.0a0+cpu.sample", commit=COMMIT),
-        assignments=[without_gpu()],
+        tests=UpstreamTests(tree=tree, version="2.10.0a0", commit=COMMIT),
+        torch=InstalledTorch(version="2.10.0a0+cpu.sample", commit=COMMIT),
+        assignments=[assignment_without_gpu()],
     )
 
 
@@ -285,7 +285,7 @@ def test_remembers_the_torch_of_the_packages_that_were_tested(recorded_test: Rec
 
     def find_torch(
         inputs: Mapping[str, Any], request: TorchTestRequest = recorded_test.request
-    ) -> Torch | None:
+    ) -> InstalledTorch | None:
         return find_recorded_torch(bench.context, bench.target, request, inputs)
 
     assert find_torch(recorded_test.inputs) == bench.torch
@@ -441,9 +441,9 @@ def gpu_bench(
     bench: Bench, run: LocalRun, monkeypatch: pytest.MonkeyPatch, *, targets: tuple[str, ...]
 ) -> Bench:
     """Return a bench on a machine with two GPUs, and a torch with device code for targets."""
-    monkeypatch.setattr(gpus, "this_machine", lambda: TWO_GPUS)
+    monkeypatch.setattr(gpus, "detect_machine", lambda: TWO_GPUS)
     context = run.context("gfx94X-dcgpu;gfx110X-all")
-    torch = Torch(version="2.10.0a0+rocm", commit=COMMIT, hip="7.1", targets=targets)
+    torch = InstalledTorch(version="2.10.0a0+rocm", commit=COMMIT, hip="7.1", targets=targets)
     (bench.tests.tree / "test" / "test_cuda.py").touch()
     return replace(bench, context=context, torch=torch, assignments=assign_gpus(context, {}))
 
@@ -489,8 +489,8 @@ def test_refuses_a_gpu_without_device_code(
 def test_a_request_without_a_choice_replaces_nothing() -> None:
     request = TorchTestRequest(shard=Shard(index=2, count=6), workers=4)
 
-    assert request.replaced == []
-    assert request.selection == []
+    assert request.replacing_options == []
+    assert request.selecting_options == []
 
 
 def test_a_request_tells_what_it_chose_and_replaced() -> None:
@@ -504,8 +504,8 @@ def test_a_request_tells_what_it_chose_and_replaced() -> None:
         skips=(Path("/s.toml"),),
     )
 
-    assert request.selection == ["--include", "test_nn", "--exclude", "test_torch", "-x"]
-    assert request.replaced == [
+    assert request.selecting_options == ["--include", "test_nn", "--exclude", "test_torch", "-x"]
+    assert request.replacing_options == [
         *("--pytorch-dir", "/t"),
         *("--allow-version-mismatch", "--other-gpu"),
         *("--skips", "/s.toml"),
@@ -518,7 +518,7 @@ def test_processes_get_nothing_of_the_callers_environment(
     for name in ("LD_LIBRARY_PATH", "GPU_DEVICE_ORDINAL", "PYTHONDONTWRITEBYTECODE"):
         monkeypatch.setenv(name, "1")
 
-    variables = environment(bench, bench.assignments[0], tmp_path / "own")
+    variables = process_environment(bench, bench.assignments[0], tmp_path / "own")
 
     assert "LD_LIBRARY_PATH" not in variables
     assert "GPU_DEVICE_ORDINAL" not in variables
@@ -529,7 +529,7 @@ def test_processes_get_nothing_of_the_callers_environment(
 def test_processes_share_byte_code_alone(bench: Bench, tmp_path: Path) -> None:
     folder = tmp_path / "own"
 
-    variables = environment(bench, bench.assignments[0], folder)
+    variables = process_environment(bench, bench.assignments[0], folder)
 
     assert variables["PYTHONPYCACHEPREFIX"] == str(tmp_path / "bytecode")
     for name in ("HOME", "TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "MIOPEN_CUSTOM_CACHE_DIR"):
@@ -538,7 +538,7 @@ def test_processes_share_byte_code_alone(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_processes_without_a_gpu_test_the_processor(bench: Bench, tmp_path: Path) -> None:
-    variables = environment(bench, bench.assignments[0], tmp_path / "own")
+    variables = process_environment(bench, bench.assignments[0], tmp_path / "own")
 
     assert variables["PYTORCH_TESTING_DEVICE_ONLY_FOR"] == "cpu"
     assert variables["PYTORCH_TEST_WITH_ROCM"] == "0"
@@ -550,7 +550,7 @@ def test_processes_see_their_gpu_alone(
 ) -> None:
     two_gpus = gpu_bench(bench, run, monkeypatch, targets=("gfx942",))
 
-    variables = environment(two_gpus, two_gpus.assignments[0], tmp_path / "own")
+    variables = process_environment(two_gpus, two_gpus.assignments[0], tmp_path / "own")
 
     assert variables["PYTORCH_TESTING_DEVICE_ONLY_FOR"] == "cuda"
     assert variables["PYTORCH_TEST_WITH_ROCM"] == "1"

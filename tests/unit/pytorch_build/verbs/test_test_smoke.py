@@ -47,7 +47,7 @@ wheels = [{ url = "https://invalid/torchvision-0.25.0-py3-none-any.whl", hashes 
 @pytest.fixture(autouse=True)
 def _machine_without_gpu(prepared: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     assert prepared == []
-    monkeypatch.setattr(gpus, "this_machine", gpus.Machine)
+    monkeypatch.setattr(gpus, "detect_machine", gpus.Machine)
     monkeypatch.setattr(tested_packages, "detect", lambda: ())
 
 
@@ -181,7 +181,7 @@ class RecordedTest:
     def change_gpu(self, target: str) -> None:
         """Put another GPU into the machine."""
         machine = machine_with(target, vendor="nvidia")
-        self.monkeypatch.setattr(gpus, "this_machine", lambda: machine)
+        self.monkeypatch.setattr(gpus, "detect_machine", lambda: machine)
 
     def rebuild_torch(self, *, content: str = "# other bytes") -> None:
         """Build a torch of the same name; a context reads the records of its run once."""
@@ -448,7 +448,7 @@ def test_tells_the_tests_which_gpu_torch_must_see(
 ) -> None:
     nightly = run.context(family, ref="nightly")
     nothing_prebuilt = replace(nightly, ref=replace(nightly.ref, projects={}))
-    monkeypatch.setattr(gpus, "this_machine", lambda: hardware)
+    monkeypatch.setattr(gpus, "detect_machine", lambda: hardware)
     run.put_lock(run.lock(torch_ref="nightly"))
     run.built("torch", gpu_family=family, ref="nightly")
 
