@@ -152,7 +152,9 @@ def _cases_of_shard(shard: Shard | None, reports: Iterable[Report]) -> Sequence[
 
 def _shard_order(shard: Shard | None) -> tuple[int, int]:
     """Return what shards are sorted by; a report without a shard comes first."""
-    return (0, 0) if shard is None else (shard.count, shard.index)
+    if shard is None:
+        return 0, 0
+    return shard.count, shard.index
 
 
 def _document_problems(reports: Sequence[Report]) -> list[str]:
@@ -176,7 +178,8 @@ def _problems_of_repeated_tests(cases: Sequence[Case]) -> list[str]:
     for case in cases:
         if case.test in shard_of:
             repeated_tests.append(case.test)
-            shards = shards or f"{shard_of[case.test]}, {case.shard}"
+            earlier_shard = shard_of[case.test]
+            shards = shards or f"{earlier_shard}, {case.shard}"
         shard_of[case.test] = case.shard
     if not repeated_tests:
         return []

@@ -136,41 +136,16 @@ def run_file(file: TestFile, settings: FileSettings, *, name: str | None = None)
     is_side_by_side = file.parallel and settings.workers > 1
     existing = None
     if settings.selects or is_side_by_side:
-        # The tests of the file, whatever the settings choose.
-        whole_settings = replace(
-            settings,
-            expression="",
-            arguments=(),
-        )
-        collector = _Launcher(
-            file=file,
-            settings=whole_settings,
-            name=name,
-            end=end,
-        )
-        collection = collector.run_pytest(
-            "collect",
-            excluded=(),
-            arguments=("--collect-only", "-q"),
-        )
-        existing = collection.existing if collection.could_collect else None
+        existing = _collect_tests(file, settings, name=name, end=end)
 
-    launcher = _Launcher(
-        file=file,
-        settings=settings,
-        name=name,
-        end=end,
-    )
+    launcher = _Launcher(file=file, settings=settings, name=name, end=end)
     launchers: Sequence[_Launcher] = [launcher]
     if is_side_by_side and existing:
         launchers = _launchers_of_workers(launcher, existing)
-    series = parallel.map_in_threads(
-        _run_series,
-        launchers,
-        jobs=len(launchers),
-    )
+    all_results: list[ProcessResults] = []
+    for series in parallel.map_in_threads(_run_series, launchers, jobs=len(launchers)):
+        all_results += series
 
-    all_results = [results for results_of_launcher in series for results in results_of_launcher]
     matched_rules: set[str] = set()
     for results in all_results:
         for event_log in results.ended_process.event_logs:
@@ -188,6 +163,20 @@ def run_file(file: TestFile, settings: FileSettings, *, name: str | None = None)
     )
 
 
+def _collect_tests(
+    file: TestFile,
+    settings: FileSettings,
+    *,
+    name: str,
+    end: float,
+) -> frozenset[str] | None:
+    """Return all tests of a file, whatever the settings choose; None where they cannot be collected."""
+    whole_settings = replace(settings, expression="", arguments=())
+    collector = _Launcher(file=file, settings=whole_settings, name=name, end=end)
+    collection = collector.run_pytest("collect", excluded=(), arguments=("--collect-only", "-q"))
+    return collection.existing if collection.could_collect else None
+
+
 def log_name(file: str) -> str:
     """Return the name of a file's log: ``dynamo.test_misc`` of ``test/dynamo/test_misc.py``."""
     return file.removeprefix("test/").removesuffix(".py").replace("/", ".")
@@ -201,26 +190,14 @@ def _logs(settings: FileSettings, name: str) -> tuple[Path, ...]:
     return tuple(path for path in paths if path.is_file())
 
 
-def _run_script(
-    file: TestFile,
-    settings: FileSettings,
-    name: str,
-) -> FileResults:
+def _run_script(file: TestFile, settings: FileSettings, name: str) -> FileResults:
     """Run a program that is not a test file."""
     command = [str(settings.python), str(settings.tree / file.file)]
     log = settings.logs / f"{name}.log"
-    ending = _supervise(
-        command,
-        settings,
-        log,
-        env=settings.env,
-        seconds=settings.limits.file_seconds,
-    )
-    case = result_of_script(
-        file.file,
-        ending,
-        process.tail(log, lines=_LOG_LINES),
-    )
+    seconds = settings.limits.file_seconds
+    ending = _supervise(command, settings, log, env=settings.env, seconds=seconds)
+    output = process.tail(log, lines=_LOG_LINES)
+    case = result_of_script(file.file, ending, output)
     return FileResults(
         file=file.file,
         cases=(case,),
@@ -301,13 +278,7 @@ class _Launcher:
         ]
         remaining_seconds = max(self.end - time.monotonic(), 1.0)
         command, env = self._command(options)
-        ending = _supervise(
-            command,
-            settings,
-            self.log,
-            env=env,
-            seconds=remaining_seconds,
-        )
+        ending = _supervise(command, settings, self.log, env=env, seconds=remaining_seconds)
         return EndedProcess(
             ending=ending,
             ended_at=time.time(),
@@ -330,7 +301,8 @@ class _Launcher:
                 *selection,
             ]
             # The path is relative to the folder that pytest starts in.
-            command += [*settings.arguments, self.file.file.partition("/")[2]]
+            path = self.file.file.partition("/")[2]
+            command += [*settings.arguments, path]
             return command, settings.env
 
         command = [
@@ -416,7 +388,7 @@ def _run_series(launcher: _Launcher) -> Sequence[ProcessResults]:
         console.say(f"{file.file}: its process died; {unreached_count} tests go on in another one.")
 
 
-# ProcessResults of all processes
+# Results of all processes
 
 
 def _merge_cases(
@@ -430,9 +402,18 @@ def _merge_cases(
     for results in all_results:
         for case in results.cases:
             # Arguments may add tests of other files, which do not count.
-            is_of_file = existing is None or case.test in existing or "::" not in case.test
-            if not (is_of_file or case.failing):
+            is_whole_file = "::" not in case.test
+            is_of_file = existing is None or case.test in existing
+            if not (is_of_file or is_whole_file or case.failing):
                 continue
-            earlier_case = cases.get(case.test, case)
-            cases[case.test] = case if earlier_case is case else worst_case([earlier_case, case])
-    return tuple(replace(case, rule=explanation_by_rule(case, rule_by_name)) for case in cases.values())
+            if case.test in cases:
+                earlier_case = cases[case.test]
+                cases[case.test] = worst_case([earlier_case, case])
+            else:
+                cases[case.test] = case
+
+    explained_cases: list[Case] = []
+    for case in cases.values():
+        rule = explanation_by_rule(case, rule_by_name)
+        explained_cases.append(replace(case, rule=rule))
+    return tuple(explained_cases)

@@ -90,6 +90,7 @@ def unexplained_cases(document: Document) -> Sequence[Case]:
         elif case.outcome == "flaky":
             flaky.append(case)
 
-    if len(skipped) * 100 <= int(may_skip) * len(document.cases):
+    skipped_percentage = 100 * len(skipped) / max(1, len(document.cases))
+    if skipped_percentage <= int(may_skip):
         return flaky
     return [*skipped, *flaky]

@@ -287,7 +287,8 @@ def _failure_after_tests(ended_process: EndedProcess, *, has_failed_tests: bool)
 
 def _failure_of_pytest(status: int) -> _Failure:
     """Return how pytest itself failed, by its exit status."""
-    return _Failure("error", f"pytest {_EXIT_WORDS[status]} ({process.status(status)})")
+    words = _EXIT_WORDS[status]
+    return _Failure("error", f"pytest {words} ({process.status(status)})")
 
 
 def _failure_of_running_test(ended_process: EndedProcess, test_timeout: float) -> _Failure | None:

@@ -228,8 +228,11 @@ def _count_existing(report: Report) -> int | None:
         if EXISTING_TESTS not in suite.properties:
             return None
         existing += int(suite.properties[EXISTING_TESTS])
-    # A file that failed as a whole is one more result.
-    return existing + sum(case.test == case.file for case in report.document.cases)
+    for case in report.document.cases:
+        # A file that failed as a whole is one more result.
+        if case.test == case.file:
+            existing += 1
+    return existing
 
 
 def outcome_details(cases: Collection[Case]) -> dict[str, Any]:
@@ -248,11 +251,12 @@ def outcome_details(cases: Collection[Case]) -> dict[str, Any]:
 
 def records_of_tests(group_records: Iterable[Record]) -> Sequence[Record]:
     """Return the records of tests; what was made of shards adds nothing to them."""
-    return [
-        record
-        for record in group_records
-        if record.stage.startswith(STAGE_PREFIX) and MERGED_SHARDS not in record.details
-    ]
+    test_records: list[Record] = []
+    for record in group_records:
+        is_merged = MERGED_SHARDS in record.details
+        if record.stage.startswith(STAGE_PREFIX) and not is_merged:
+            test_records.append(record)
+    return test_records
 
 
 def origin_of_record(
@@ -265,10 +269,5 @@ def origin_of_record(
     stage = record.stage.partition(SHARD_MARK)[0]
     if config:
         stage = stage.removesuffix(f"_{config}")
-    origin = ReportOrigin.of(
-        stage,
-        record.cell,
-        config=config,
-        run_id=outputs.run_id,
-    )
+    origin = ReportOrigin.of_stage(stage, record.cell, config=config, run_id=outputs.run_id)
     return replace(origin, gpu_family=origin.gpu_family or artifact_group)

@@ -94,10 +94,7 @@ def why_incomplete(details: TestDetails) -> str:
     return ""
 
 
-def why_out_of_date(
-    record: Record,
-    group_records: Iterable[Record],
-) -> str:
+def why_out_of_date(record: Record, group_records: Iterable[Record]) -> str:
     """Return which files of its run a test did not run on, by all records of its artifact group."""
     inputs = read_inputs(record)
     if not inputs.installed:
@@ -146,10 +143,7 @@ def _is_rocm_file(filename: str) -> bool:
     return is_rocm(canonicalize_name(distribution))
 
 
-def why_missing(
-    record: Record,
-    group_records: Sequence[Record],
-) -> str:
+def why_missing(record: Record, group_records: Sequence[Record]) -> str:
     """Return why a test counts as missing, by its record and all of its artifact group."""
     out_of_date = why_out_of_date(record, group_records)
     if out_of_date:
@@ -184,23 +178,15 @@ def force_if_incomplete(stage: Stage) -> Stage:
 
     A part that was asked for is complete.
     """
-    previous_record = records.read(
-        stage.store,
-        stage.outputs,
-        stage.artifact_group,
-        records.record_name(stage.name, stage.cell),
-    )
+    name = records.record_name(stage.name, stage.cell)
+    previous_record = records.read(stage.store, stage.outputs, stage.artifact_group, name)
     if previous_record is None:
         return stage
 
     details = read_details(previous_record)
     is_part = read_inputs(previous_record).selection or SHARD_MARK in stage.name
     incomplete = "" if is_part else why_incomplete(details)
-    digest_of = report_digests(
-        stage.store,
-        stage.outputs,
-        stage.artifact_group,
-    )
+    digest_of = report_digests(stage.store, stage.outputs, stage.artifact_group)
     if incomplete or why_report_differs(details, digest_of):
         return replace(stage, common=replace(stage.common, force=True))
     return stage
@@ -225,14 +211,8 @@ def check_records(
     for record in records_of_tests(records.latest(group_records)):
         origin = origin_of_record(record, artifact_group, outputs)
         recorded_origins.add(origin)
-        cell_results = by_origin.setdefault(
-            origin,
-            CellResults(
-                origin=origin,
-                document=Document(),
-                shard_count=0,
-            ),
-        )
+        without_report = CellResults(origin=origin, document=Document(), shard_count=0)
+        cell_results = by_origin.setdefault(origin, without_report)
         problem = _problem_of(record, cell_results, group_records, digest_of)
         if problem:
             problems[origin].append(problem)

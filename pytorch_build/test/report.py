@@ -40,7 +40,15 @@ def name_unless_default(config: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class ReportOrigin:
-    """What was tested, by which stage, where; "" for what a report does not contain."""
+    """What was tested, by which stage, where; "" for what a report does not contain.
+
+    Attributes:
+        stage: The stage, without configuration and shard: ``test_torch``.
+        python: The tag of the Python, such as ``cp312``.
+        group: The artifact group.
+        config: The configuration of upstream's tests.
+        folder: Where the report lies, of one that names no stage.
+    """
 
     stage: str = ""
     torch_ref: str = ""
@@ -63,7 +71,7 @@ class ReportOrigin:
         return " ".join(part for part in parts if part) or "tests"
 
     @classmethod
-    def of(
+    def of_stage(
         cls,
         stage: str,
         cell: GroupCell,

@@ -122,11 +122,17 @@ def _expected_durations(
     durations: Durations,
 ) -> Mapping[str, FileDuration]:
     """Return what files take: of unknown ones the median of the known, of those that run if there are any."""
-    recorded = {name: durations.files[name] for name in names if name in durations.files}
-    known = list((recorded or durations.files).values()) or [FileDuration(seconds=1.0)]
+    recorded: dict[str, FileDuration] = {}
+    for name in names:
+        if name in durations.files:
+            recorded[name] = durations.files[name]
+
+    examples = list((recorded or durations.files).values())
+    if not examples:
+        examples = [FileDuration(seconds=1.0)]
     typical = FileDuration(
-        seconds=median(duration.seconds for duration in known),
-        starting=median(duration.starting for duration in known),
+        seconds=median(duration.seconds for duration in examples),
+        starting=median(duration.starting for duration in examples),
     )
     return {name: recorded.get(name, typical) for name in names}
 
@@ -137,7 +143,8 @@ def print_plan(plan: Plan, this_shard: Shard) -> None:
     for index, names in enumerate(plan.shards, start=1):
         shard = Shard(index=index, count=len(plan.shards))
         shard_name = f"{shard} (this one)" if shard == this_shard else str(shard)
-        rows.append((shard_name, str(len(names)), console.duration(plan.seconds[index - 1])))
+        expected_time = console.duration(plan.seconds[index - 1])
+        rows.append((shard_name, str(len(names)), expected_time))
     console.table(("shard", "files", "expected"), rows)
     for name in plan.files_of(this_shard):
         console.detail(name)

@@ -197,7 +197,8 @@ def _describe(rule: Rule) -> str:
     if table.issue:
         description += f" ({table.issue})"
     if table.expires:
-        description += f" ({'expired' if rule.is_expired(current_date()) else 'until'} {table.expires})"
+        word = "expired" if rule.is_expired(current_date()) else "until"
+        description += f" ({word} {table.expires})"
     return description
 
 
@@ -205,8 +206,7 @@ def _require_unexpired_rules(rules: Sequence[Rule]) -> None:
     """Refuse rules that have expired; those that are not valid could not be read."""
     expired_rules = [rule for rule in rules if rule.is_expired(current_date())]
     for rule in expired_rules:
-        message = f"{rule.name} expired on {rule.table.expires}: {rule.table.reason}"
-        console.error(message, file=str(rule.file))
+        console.error(rule.expiry, file=str(rule.file))
     if expired_rules:
         raise CheckError(
             f"Skip rules that have expired: {len(expired_rules)}.",

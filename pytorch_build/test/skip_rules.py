@@ -149,6 +149,11 @@ class Rule:
                 return True
         return False
 
+    @property
+    def expiry(self) -> str:
+        """When it expired, and what it is for, in words."""
+        return f"{self.name} expired on {self.table.expires}: {self.table.reason}"
+
     def is_expired(self, today: dt.date) -> bool:
         """Return whether its last day has passed."""
         return self.table.expires is not None and self.table.expires < today
@@ -289,7 +294,10 @@ def _describe_condition(kind: str, condition: str | None) -> str:
 
 def _contains_release(specifier: str | None, version: str) -> bool:
     """Return whether a version's release meets a specifier; one of 2.10 takes its nightlies, too."""
-    return not specifier or SpecifierSet(specifier).contains(Version(Version(version).base_version))
+    if not specifier:
+        return True
+    release = Version(version).base_version
+    return SpecifierSet(specifier).contains(Version(release))
 
 
 def apply_rules(
@@ -305,7 +313,7 @@ def apply_rules(
             continue
         applied_rules.append(rule.to_applied_rule())
         if rule.is_expired(today):
-            sentences.append(f"{rule.file}: {rule.name} expired on {rule.table.expires}: {rule.table.reason}")
+            sentences.append(f"{rule.file}: {rule.expiry}")
     if sentences:
         raise DataError(
             "\n".join(sentences),

@@ -88,7 +88,7 @@ def run_smoke_tests(smoke_tests: SmokeTests) -> Mapping[str, Any]:
             process.capture,
         )
         with console.group("smoke tests"):
-            tests = _run_pytest(
+            test_process = _run_pytest(
                 smoke_tests.target,
                 folder / "run",
                 smoke_tests.pytest_arguments,
@@ -98,7 +98,7 @@ def run_smoke_tests(smoke_tests: SmokeTests) -> Mapping[str, Any]:
 
     cases: list[Case] = []
     existing = collection.existing or frozenset()
-    for case in results_of_process("the smoke tests", tests, may_be_empty=True).cases:
+    for case in results_of_process("the smoke tests", test_process, may_be_empty=True).cases:
         # What other people's files add is not among the tests that a release rests on.
         if case.test not in existing and not case.failing:
             continue
@@ -218,9 +218,12 @@ def _report_of(
     seconds: dict[str, float] = defaultdict(float)
     for case in cases:
         seconds[case.file] += case.seconds
+    test_counts: Counter[str] = Counter()
+    for test in sorted(collection.existing or ()):
+        file = test.partition("::")[0]
+        test_counts[file] += 1
 
     suites: dict[str, Suite] = {}
-    test_counts = Counter(test.partition("::")[0] for test in sorted(collection.existing or ()))
     for file, count in test_counts.items():
         properties: dict[str, str] = {}
         # A file that cannot be collected has tests, too, and their number is unknown.
@@ -231,7 +234,7 @@ def _report_of(
             properties=properties,
         )
 
-    origin = ReportOrigin.of(
+    origin = ReportOrigin.of_stage(
         "test_smoke",
         smoke_tests.context.cell(smoke_tests.target.tag),
         config="",

@@ -70,7 +70,7 @@ def _delete_other_shards(
 ) -> None:
     """Delete reports and records of the same tests in another number of shards: they are of another run."""
     origin = report.origin
-    shard_count = report.shard.count if report.shard else 1
+    shard_count = 1 if report.shard is None else report.shard.count
     record_name = records.record_name(origin.stage_name() + "%", origin.cell)
     patterns = {
         outputs.reports_prefix(artifact_group): (f"{origin.name}%", r"\.xml"),
@@ -78,10 +78,16 @@ def _delete_other_shards(
     }
     for prefix, (name, suffix) in patterns.items():
         shard_pattern = r"(-\d+-of-(?P<count>\d+))?"
-        pattern = re.compile(re.escape(name).replace("%", shard_pattern) + suffix)
+        name_pattern = re.escape(name).replace("%", shard_pattern)
+        pattern = re.compile(name_pattern + suffix)
         for file in store.list(prefix):
-            match = pattern.fullmatch(file.key.removeprefix(f"{prefix}/"))
-            if match and int(match["count"] or 1) != shard_count:
+            filename = file.key.removeprefix(f"{prefix}/")
+            match = pattern.fullmatch(filename)
+            if match is None:
+                continue
+            # A name without a shard is that of the whole.
+            count_of_file = int(match["count"] or 1)
+            if count_of_file != shard_count:
                 store.delete(file.key)
 
 
@@ -95,7 +101,9 @@ def report_digests(
 
     def digest_of(name: str) -> str | None:
         key = f"{prefix}/{name}"
-        return None if store.find(key) is None else store.digest(key)
+        if store.find(key) is None:
+            return None
+        return store.digest(key)
 
     return digest_of
 

@@ -209,7 +209,9 @@ def markdown(
     flaky_rows: list[Sequence[str]] = []
     for cell_results in results:
         origin = text(str(cell_results.origin))
-        problems += [f"- {origin}: {text(clean(problem))}" for problem in cell_results.document.problems]
+        for problem in cell_results.document.problems:
+            clean_problem = text(clean(problem))
+            problems.append(f"- {origin}: {clean_problem}")
         for case in cell_results.document.cases:
             if case.failing:
                 failures.append(_failure_item(cell_results.origin, case))
@@ -217,7 +219,9 @@ def markdown(
                 # A table's bars are looked for first, so code may hold none.
                 name = as_code(case.test).replace("|", r"\|")
                 failure = as_code(case.line).replace("|", r"\|")
-                flaky_rows.append((name, origin, str(case.attempts), failure, text(case.rule)))
+                attempts = str(case.attempts)
+                rule = text(case.rule)
+                flaky_rows.append((name, origin, attempts, failure, rule))
 
     heading = f"### {text(title)}: {headline(results)}"
     blocks = [heading, _totals_table(results)]
@@ -248,7 +252,11 @@ def _remainder(
 
 def list_outcomes(totals: Mapping[str, int]) -> str:
     """Return how many tests ended in which way, without what did not occur: ``12 passed, 3 skipped``."""
-    return ", ".join(f"{count} {outcome}" for outcome, count in totals.items() if count)
+    parts: list[str] = []
+    for outcome, count in totals.items():
+        if count:
+            parts.append(f"{count} {outcome}")
+    return ", ".join(parts)
 
 
 def headline(results: Sequence[CellResults]) -> str:

@@ -18,7 +18,7 @@ from core.run import records
 from core.run.stage import Stage, StageResult, look, perform
 from core.shell import command_line
 from pytorch_build.test import file_run, plugin, shards, skip_rules, upstream_tests
-from pytorch_build.test.junit.document import Case, Document, Suite, count_outcomes
+from pytorch_build.test.junit.document import Case, Document, Suite, count_outcomes, failure_line
 from pytorch_build.test.record_validity import force_if_incomplete
 from pytorch_build.test.report import (
     DEFAULT_CONFIG,
@@ -187,8 +187,9 @@ def find_recorded_torch(
 
     # As a record has them: JSON knows no tuples.
     written_inputs = json.loads(json.dumps(inputs))
-    if any(record.inputs.get(name) != value for name, value in written_inputs.items()):
-        return None
+    for name, value in written_inputs.items():
+        if record.inputs.get(name) != value:
+            return None
     key = stage.outputs.record_key(stage.artifact_group, stage.record_name)
     return validated(record.details[TORCH], upstream_tests.InstalledTorch, where=key, table_name=TORCH)
 
@@ -198,7 +199,7 @@ def find_recorded_torch(
 
 def _origin_of(context: Context, target: Interpreter, request: TorchTestRequest) -> ReportOrigin:
     """Return what is tested, as reports and records name it."""
-    return ReportOrigin.of(
+    return ReportOrigin.of_stage(
         "test_torch",
         context.cell(target.tag),
         config=request.config,
@@ -350,7 +351,8 @@ def _recorded_inputs(prepared_shard: _PreparedShard) -> Mapping[str, Any]:
     tests = prepared_shard.bench.tests
     rule_digests: dict[str, str] = {}
     for number, rules in enumerate(prepared_shard.applied_rules):
-        rule_digests[str(number)] = files.digest_of([rule.model_dump() for rule in rules])
+        tables = [rule.model_dump() for rule in rules]
+        rule_digests[str(number)] = files.digest_of(tables)
     gpu_targets = {assignment.target for assignment in prepared_shard.bench.assignments}
     return {
         "config": request.config,
@@ -414,7 +416,8 @@ def _run_files(prepared_shard: _PreparedShard, scratch: Path) -> Sequence[FileRe
     all_results: list[FileResults] = []
     for number, assignment in enumerate(bench.assignments):
         if bench.has_several_targets:
-            console.say(f"{console.counted(len(test_files), 'test file')} on {assignment.description}")
+            file_count = console.counted(len(test_files), "test file")
+            console.say(f"{file_count} on {assignment.description}")
         for position, test_file in enumerate(test_files, start=1):
             folder = scratch / f"{number}-{position}"
             settings = file_run.FileSettings(
@@ -560,7 +563,8 @@ def _hint_for_failure(cases: Sequence[Case]) -> str:
     for case in cases:
         if case.failing:
             file = upstream_tests.module_name(case.file)
-            selection = f"--include {file} -k {command_line([pytest_expression(case)])}"
+            expression = command_line([pytest_expression(case)])
+            selection = f"--include {file} -k {expression}"
             return f"One test again: {command_again()} {selection}"
     return "The logs are among the run's outputs (logs/)."
 
@@ -569,7 +573,7 @@ def _show_failures(results: FileResults, stage_log: Path) -> None:
     """Print what failed in a file, and add its logs to the stage's."""
     failed_cases = [case for case in results.cases if case.failing]
     for case in failed_cases[:_MOST_SHOWN_FAILURES]:
-        console.say(f"  {case.test} {case.outcome}: {case.line}")
+        console.say(f"  {failure_line(case)}")
     if not failed_cases:
         return
 

@@ -186,7 +186,8 @@ class InstalledTorch(Model):
 def query_torch(target: Interpreter, env: Mapping[str, str]) -> InstalledTorch:
     """Return what the torch of an environment says of itself."""
     # Isolated, so that no source tree in the working folder is taken for the wheel.
-    command: list[str | Path] = [target.executable, "-I", "-c", read_toml(QUERIES)["torch"]]
+    program = read_toml(QUERIES)["torch"]
+    command: list[str | Path] = [target.executable, "-I", "-c", program]
     try:
         completed = process.capture(
             command,

@@ -37,8 +37,9 @@ def why_failed(results: Sequence[CellResults]) -> str:
         return ""
 
     shown_reasons = reasons[:_MOST_REASONS]
-    if len(reasons) > _MOST_REASONS:
-        shown_reasons.append(f"and {len(reasons) - _MOST_REASONS} more")
+    hidden_count = len(reasons) - _MOST_REASONS
+    if hidden_count > 0:
+        shown_reasons.append(f"and {hidden_count} more")
     verdict = "the results cannot be trusted"
     if failures:
         verdict = f"{len(failures)} of {total} failed"
@@ -76,4 +77,5 @@ def _cause_of(case: Case) -> Cause:
     cause = first(case.text.splitlines())
     if cause is None:
         cause = Cause(tool="pytest", file=case.file, message="")
-    return cause.model_copy(update={"message": f"{case.test}: {case.line}"})
+    message = f"{case.test}: {case.line}"
+    return cause.model_copy(update={"message": message})

@@ -48,23 +48,23 @@ def run_text(
     return run_file(test_file, settings)
 
 
-def outcomes_of(run: FileResults) -> dict[str, str]:
+def outcomes_of(results: FileResults) -> dict[str, str]:
     """Return the outcomes of a file's tests, by their names; the file itself may have failed, too."""
-    return {case.test.removeprefix(f"{FILE}::"): case.outcome for case in run.cases}
+    return {case.test.removeprefix(f"{FILE}::"): case.outcome for case in results.cases}
 
 
-def existing_names(run: FileResults) -> set[str]:
+def existing_names(results: FileResults) -> set[str]:
     """Return the names of the tests that a file has."""
-    assert run.existing is not None
-    return {test.removeprefix(f"{FILE}::") for test in run.existing}
+    assert results.existing is not None
+    return {test.removeprefix(f"{FILE}::") for test in results.existing}
 
 
-def case_named(run: FileResults, name: str) -> Case:
+def case_named(results: FileResults, name: str) -> Case:
     """Return the result of a test."""
-    (case,) = [case for case in run.cases if case.test == f"{FILE}::{name}"]
+    (case,) = [case for case in results.cases if case.test == f"{FILE}::{name}"]
     return case
 
 
-def log_of(run: FileResults) -> str:
+def log_of(results: FileResults) -> str:
     """Return what a file's processes printed."""
-    return "".join(log.read_text() for log in run.logs)
+    return "".join(log.read_text() for log in results.logs)

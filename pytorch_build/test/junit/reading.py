@@ -233,7 +233,7 @@ class _OpenSuite:
 
 
 class _ReportReader(ET.TreeBuilder):
-    """Builds the elements of one test at a time, and gives its result to the others."""
+    """Builds the elements of one test at a time, and adds its result to those before."""
 
     def __init__(self, results: _Results) -> None:
         super().__init__()
@@ -273,10 +273,7 @@ class _ReportReader(ET.TreeBuilder):
     def data(self, text: str, /) -> None:
         """Keep the text of an element that says why a test did not pass."""
         self.part_count += 1
-        if not self._open_elements:
-            return
-        element = self._open_elements[-1]
-        if element.tag in _ELEMENTS_WITH_TEXT:
+        if self._open_elements and self._open_elements[-1].tag in _ELEMENTS_WITH_TEXT:
             super().data(text)
 
     def end(self, tag: str, /) -> ET.Element:
@@ -285,7 +282,8 @@ class _ReportReader(ET.TreeBuilder):
         element = super().end(tag)
         self._open_elements.pop()
         if tag in VERDICTS:
-            self._count_element(tag)
+            for suite in self._open_suites:
+                suite.elements[tag] += 1
         elif tag == "testcase":
             self._is_in_test = False
             self._end_test(element)
@@ -300,17 +298,13 @@ class _ReportReader(ET.TreeBuilder):
             del self._open_elements[-1][:]
         return element
 
-    def _count_element(self, tag: str) -> None:
-        for suite in self._open_suites:
-            suite.elements[tag] += 1
-
     def _end_test(self, element: ET.Element) -> None:
         case = read_case(element, self._results.suite_name)
-        self._count_element("testcase")
         tags = {child.tag for child in element if child.tag in VERDICTS}
         if not self._results.has_test(case.test):
             tags.add("testcase")
         for suite in self._open_suites:
+            suite.elements["testcase"] += 1
             for tag in tags:
                 suite.tests[tag] += 1
         self._results.add_case(case)

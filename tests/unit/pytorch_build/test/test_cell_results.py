@@ -225,7 +225,7 @@ def test_reports_of_one_shard_are_attempts_in_their_order() -> None:
 
 
 def read_back(report: Report) -> Report:
-    """Return a report that was written and read_junit again."""
+    """Return a report that was written and read again."""
     return report_of_document(read_junit(write_junit(document_to_write(report))), ReportOrigin())
 
 

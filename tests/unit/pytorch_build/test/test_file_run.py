@@ -255,7 +255,7 @@ def test_nothing_goes_on_behind_the_files_limit(settings: FileSettings) -> None:
 
 
 def test_results_name_their_architecture() -> None:
-    run = FileResults(
+    results = FileResults(
         file=FILE,
         cases=(
             case_of(f"{FILE}::test_x"),
@@ -265,12 +265,12 @@ def test_results_name_their_architecture() -> None:
         existing=frozenset({f"{FILE}::test_x"}),
     )
 
-    named_run = run.named_for("gfx942")
+    named_results = results.named_for("gfx942")
 
-    tests = [case.test for case in named_run.cases]
+    tests = [case.test for case in named_results.cases]
     assert tests == [f"{FILE}@gfx942::test_x", f"{FILE}@gfx942", "TestX::test_y@gfx942"]
-    assert named_run.existing == frozenset({f"{FILE}@gfx942::test_x"})
-    assert {case.file for case in named_run.cases} == {named_run.file}
+    assert named_results.existing == frozenset({f"{FILE}@gfx942::test_x"})
+    assert {case.file for case in named_results.cases} == {named_results.file}
 
 
 def test_a_log_is_named_after_its_file() -> None:
