@@ -31,14 +31,8 @@ from core.run.records import Record
 from core.stores import Store
 from core.wheel.distributions import SIDECAR
 from pytorch_build.lock.versions import without_edits
-from pytorch_build.test.record import (
-    TestDetails,
-    read_details,
-    read_inputs,
-    why_impossible,
-    why_incomplete,
-    why_report_differs,
-)
+from pytorch_build.test.record import TestDetails, read_details, read_inputs
+from pytorch_build.test.record_validity import why_impossible, why_incomplete, why_report_differs
 from rocm_packaging.packages.layouts import BOOTSTRAP, host_distribution, is_rocm
 
 # A void test says nothing for or against a wheel.

@@ -23,13 +23,15 @@ from core.stores import Store
 from core.stores.overlay import store_of
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.refs.torch_refs import torch_ref
-from pytorch_build.test import results, summary
-from pytorch_build.test.record import parse_record, read_details, why_missing
-from pytorch_build.test.reports import check_records, read_reports
-from pytorch_build.test.summary import CaseEntry, GroupEntry
+from pytorch_build.test import summary
+from pytorch_build.test.cell_results import merge_reports
+from pytorch_build.test.record import parse_record, read_details
+from pytorch_build.test.record_validity import check_records, why_missing
+from pytorch_build.test.stored_reports import read_reports_of_group
+from pytorch_build.test.summary import CaseData, CellData
 
 if TYPE_CHECKING:
-    from pytorch_build.test.results import CellResults
+    from pytorch_build.test.cell_results import CellResults
 
 CellStage: TypeAlias = tuple[GroupCell, str]
 
@@ -44,7 +46,7 @@ class GroupFacts:
     find_links: str = ""
     records: tuple[Record, ...] = ()
     unreadable: tuple[tuple[GroupCell, StageRun], ...] = ()
-    tests: tuple[GroupEntry, ...] = ()
+    tests: tuple[CellData, ...] = ()
     problems: tuple[ReportedProblem, ...] = ()
 
     @cached_property
@@ -189,7 +191,7 @@ def _read_group(
             if _is_selected(common, record.cell.torch_ref):
                 all_records.append(record)
 
-    entries: Sequence[GroupEntry] = ()
+    entries: Sequence[CellData] = ()
     try:
         if tests:
             entries = _results_of_reports(store, outputs, name, all_records)
@@ -257,9 +259,9 @@ def _results_of_reports(
     outputs: RunOutputs,
     artifact_group: str,
     all_records: Sequence[Record],
-) -> Sequence[GroupEntry]:
+) -> Sequence[CellData]:
     """Return the results of tests by their reports, checked against the records."""
-    reports = results.merge_reports(read_reports(store, outputs, artifact_group, all_records))
+    reports = merge_reports(read_reports_of_group(store, outputs, artifact_group, all_records))
     checked = check_records(
         reports,
         all_records,
@@ -272,12 +274,12 @@ def _results_of_reports(
     for cell_results in checked:
         origin = replace(cell_results.origin, gpu_family=artifact_group)
         tests_of_group.append(replace(cell_results, origin=origin))
-    return summary.report_data(outputs.run_id, tests_of_group).tests
+    return summary.summary_data(outputs.run_id, tests_of_group).tests
 
 
-def _results_of_records(artifact_group: str, all_records: Sequence[Record]) -> Sequence[GroupEntry]:
+def _results_of_records(artifact_group: str, all_records: Sequence[Record]) -> Sequence[CellData]:
     """Return the results of tests by their records alone, which name what failed."""
-    entries: dict[str, GroupEntry] = {}
+    entries: dict[str, CellData] = {}
     # A failure lies beside the last success, and is the later of the two.
     for record in sorted(all_records, key=lambda record: record.status == "failed"):
         is_shard = "-" in record.stage
@@ -287,14 +289,14 @@ def _results_of_records(artifact_group: str, all_records: Sequence[Record]) -> S
         if details.outcomes is None:
             continue
         failures = [
-            CaseEntry(
+            CaseData(
                 test=test,
                 outcome="failed",
                 seconds=0,
             )
             for test in details.failing
         ]
-        entries[record.name] = GroupEntry(
+        entries[record.name] = CellData(
             stage=record.stage,
             torch_ref=record.cell.torch_ref or "",
             python=record.cell.python_tag or "",

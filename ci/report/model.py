@@ -14,7 +14,7 @@ from pydantic import Field
 
 from ci.report.names import cell_text
 from core.cell import GroupCell
-from pytorch_build.test.junit import FAILING
+from pytorch_build.test.junit.document import FAILING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

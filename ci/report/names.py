@@ -10,7 +10,7 @@ from pytorch_build.sources.git import is_commit
 
 if TYPE_CHECKING:
     from core.run.records import Record
-    from pytorch_build.test.summary import GroupEntry
+    from pytorch_build.test.summary import CellData
 
 NaturalKey: TypeAlias = tuple[tuple[int, str], ...]
 
@@ -28,7 +28,7 @@ def cell_of_record(artifact_group: str, record: Record) -> GroupCell:
     )
 
 
-def cell_of_tests(artifact_group: str, entry: GroupEntry) -> GroupCell:
+def cell_of_tests(artifact_group: str, entry: CellData) -> GroupCell:
     """Return what the tests of an entry ran on."""
     python = python_of_tag(entry.python) if entry.python else None
     return GroupCell(

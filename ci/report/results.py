@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from ci.report.model import CaseRow, RunTests, StageTests
 from ci.report.names import cell_of_tests
 from core.console import counted
-from pytorch_build.test.junit import OUTCOMES
+from pytorch_build.test.junit.document import OUTCOMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ci.report.facts import CellStage, RunFacts
     from core.cell import GroupCell
-    from pytorch_build.test.summary import CaseEntry, GroupEntry
+    from pytorch_build.test.summary import CaseData, CellData
 
 _MOST_SLOW_TESTS = 50
 _SHORTEST_SLOW_TEST = 1.0  # seconds
@@ -49,7 +49,7 @@ def merge_tests(facts: RunFacts) -> RunTests:
     )
 
 
-def _stage_tests(artifact_group: str, entry: GroupEntry) -> StageTests:
+def _stage_tests(artifact_group: str, entry: CellData) -> StageTests:
     """Return the results of one stage on one cell, with counts in the order of outcomes."""
     totals: list[tuple[str, int]] = []
     for outcome in sorted(entry.totals, key=_order_of_outcome):
@@ -76,7 +76,7 @@ def _order_of_outcome(outcome: str) -> tuple[int, str]:
     return len(OUTCOMES), outcome
 
 
-def _case_rows(entries: Iterable[CaseEntry], stage_and_cell: str) -> Sequence[CaseRow]:
+def _case_rows(entries: Iterable[CaseData], stage_and_cell: str) -> Sequence[CaseRow]:
     """Return tests of one cell."""
     return [
         CaseRow(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from core import files, process
 from core.env import engines
 from pytorch_build.build import container
-from pytorch_build.test.gpus import HIDING
+from pytorch_build.test.gpus import HIDING_VARIABLES
 
 if TYPE_CHECKING:
     from pytorch_build.build.container import ContainerSession
@@ -53,7 +53,7 @@ def run_in_container(
     for folder in _cache_variables(session.root).values():
         files.ensure_folder(Path(folder))
     process.run(
-        command(
+        container_command(
             engines.find_engine(*engines.RUNNERS, otherwise="Or leave --container out."),
             session,
             image=image,
@@ -64,7 +64,7 @@ def run_in_container(
 
 
 def find_devices(paths: Sequence[Path] = _DEVICES) -> Devices:
-    """Find this machine's devices.
+    """Return what a container gets of this machine.
 
     An engine refuses to start with a device that does not exist; inside, the stage reports what is missing.
     """
@@ -80,7 +80,7 @@ def find_devices(paths: Sequence[Path] = _DEVICES) -> Devices:
     )
 
 
-def command(
+def container_command(
     engine: engines.Engine,
     session: ContainerSession,
     *,
@@ -94,15 +94,13 @@ def command(
         "USER": "tests",
         **_cache_variables(session.root),
     }
-    passed_names = [
-        name for name in session.present if name in HIDING or _PASSED_VARIABLES.fullmatch(name) is not None
-    ]
+    passed_names = filter(_is_passed_on, session.present)
     options = _device_options(engine, session, devices)
     engine_command = container.engine_command(
         engine,
         session,
         variables,
-        passed_names,
+        list(passed_names),
         *options,
     )
     return (
@@ -114,11 +112,17 @@ def command(
     )
 
 
+def _is_passed_on(variable: str) -> bool:
+    """Return whether a container gets a variable of the machine."""
+    return variable in HIDING_VARIABLES or _PASSED_VARIABLES.fullmatch(variable) is not None
+
+
 def _device_options(
     engine: engines.Engine,
     session: ContainerSession,
     devices: Devices,
 ) -> Sequence[str]:
+    """Return the engine's options with which a container may use devices."""
     options = ["--ipc=host"]
     if not devices.paths:
         return options
@@ -134,6 +138,7 @@ def _device_options(
 
 
 def _script(session: ContainerSession) -> str:
+    """Return the shell script that runs a session of this project inside the container."""
     # The machine's own environments are made for its own libraries.
     nox = [
         "nox",

@@ -20,13 +20,13 @@ from core import console, parallel, process
 from core.errors import DataError, MissingInputError
 from core.shell import command_line
 from pytorch_build.test import plugin
-from pytorch_build.test.junit import Case, worst
-from pytorch_build.test.outcomes import (
-    ProcessRun,
-    Results,
+from pytorch_build.test.junit.document import Case, worst_case
+from pytorch_build.test.process_results import (
+    EndedProcess,
+    ProcessResults,
     explanation_by_rule,
     result_of_script,
-    results_of,
+    results_of_process,
 )
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ _CONFIGURATION_FILES = ("pytest.ini", "setup.cfg", "pyproject.toml")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings:
-    """What the files of a run have in common.
+class FileSettings:
+    """How a test file is run.
 
     Attributes:
         python: The interpreter that has torch.
@@ -75,7 +75,7 @@ class RunSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileRun:
+class FileResults:
     """The results of a test file.
 
     Attributes:
@@ -96,35 +96,31 @@ class FileRun:
     logs: tuple[Path, ...] = ()
     matched_rules: frozenset[str] = frozenset()
 
-    def on(self, target: str) -> FileRun:
-        """Name the architecture in the file and its tests: ``test/test_nn.py@gfx942``."""
+    def named_for(self, target: str) -> FileResults:
+        """Return the results with an architecture in each name: ``test/test_nn.py@gfx942``."""
         file = f"{self.file}@{target}"
 
-        def named(test: str) -> str:
+        def name_for_target(test: str) -> str:
             if test.startswith(self.file):
                 return file + test.removeprefix(self.file)
             return f"{test}@{target}"
 
         existing = self.existing
         if existing is not None:
-            existing = frozenset(named(test) for test in existing)
-        cases = tuple(
-            replace(
-                case,
-                file=file,
-                test=named(case.test),
-            )
-            for case in self.cases
-        )
+            existing = frozenset(name_for_target(test) for test in existing)
+        cases: list[Case] = []
+        for case in self.cases:
+            test = name_for_target(case.test)
+            cases.append(replace(case, file=file, test=test))
         return replace(
             self,
             file=file,
-            cases=cases,
+            cases=tuple(cases),
             existing=existing,
         )
 
 
-def run_file(file: TestFile, settings: RunSettings, *, name: str | None = None) -> FileRun:
+def run_file(file: TestFile, settings: FileSettings, *, name: str | None = None) -> FileResults:
     """Run a test file; `name` is that of its log."""
     started = time.monotonic()
     end = started + settings.limits.file_seconds
@@ -140,48 +136,23 @@ def run_file(file: TestFile, settings: RunSettings, *, name: str | None = None) 
     is_side_by_side = file.parallel and settings.workers > 1
     existing = None
     if settings.selects or is_side_by_side:
-        # The tests of the file, whatever the settings choose.
-        whole_settings = replace(
-            settings,
-            expression="",
-            arguments=(),
-        )
-        collector = _Launcher(
-            file=file,
-            settings=whole_settings,
-            name=name,
-            end=end,
-        )
-        collection = collector.run_pytest(
-            "collect",
-            excluded=(),
-            arguments=("--collect-only", "-q"),
-        )
-        existing = collection.existing if collection.could_collect else None
+        existing = _collect_tests(file, settings, name=name, end=end)
 
-    launcher = _Launcher(
-        file=file,
-        settings=settings,
-        name=name,
-        end=end,
-    )
+    launcher = _Launcher(file=file, settings=settings, name=name, end=end)
     launchers: Sequence[_Launcher] = [launcher]
     if is_side_by_side and existing:
         launchers = _launchers_of_workers(launcher, existing)
-    series = parallel.map_in_threads(
-        _run_series,
-        launchers,
-        jobs=len(launchers),
-    )
+    all_results: list[ProcessResults] = []
+    for series in parallel.map_in_threads(_run_series, launchers, jobs=len(launchers)):
+        all_results += series
 
-    all_results = [results for results_of_launcher in series for results in results_of_launcher]
     matched_rules: set[str] = set()
     for results in all_results:
-        for event_log in results.run.event_logs:
+        for event_log in results.ended_process.event_logs:
             matched_rules.update(name for name, tests in event_log.rules.items() if tests)
     if existing is None:
-        existing = all_results[0].run.existing
-    return FileRun(
+        existing = all_results[0].ended_process.existing
+    return FileResults(
         file=file.file,
         cases=_merge_cases(all_results, existing, settings.rules),
         existing=existing,
@@ -192,38 +163,42 @@ def run_file(file: TestFile, settings: RunSettings, *, name: str | None = None) 
     )
 
 
+def _collect_tests(
+    file: TestFile,
+    settings: FileSettings,
+    *,
+    name: str,
+    end: float,
+) -> frozenset[str] | None:
+    """Return all tests of a file, whatever the settings choose; None where they cannot be collected."""
+    whole_settings = replace(settings, expression="", arguments=())
+    collector = _Launcher(file=file, settings=whole_settings, name=name, end=end)
+    collection = collector.run_pytest("collect", excluded=(), arguments=("--collect-only", "-q"))
+    return collection.existing if collection.could_collect else None
+
+
 def log_name(file: str) -> str:
-    """Name a file's log: ``test/dynamo/test_misc.py`` is ``dynamo.test_misc``."""
+    """Return the name of a file's log: ``dynamo.test_misc`` of ``test/dynamo/test_misc.py``."""
     return file.removeprefix("test/").removesuffix(".py").replace("/", ".")
 
 
-def _logs(settings: RunSettings, name: str) -> tuple[Path, ...]:
-    """Return the logs of a file that there are: its own, and those of workers."""
-    paths = [settings.logs / f"{name}.log", *sorted(settings.logs.glob(f"{glob.escape(name)}.worker-*.log"))]
+def _logs(settings: FileSettings, name: str) -> tuple[Path, ...]:
+    """Return the logs of a file that exist: its own, and those of workers."""
+    worker_pattern = f"{glob.escape(name)}.worker-*.log"
+    worker_logs = sorted(settings.logs.glob(worker_pattern))
+    paths = [settings.logs / f"{name}.log", *worker_logs]
     return tuple(path for path in paths if path.is_file())
 
 
-def _run_script(
-    file: TestFile,
-    settings: RunSettings,
-    name: str,
-) -> FileRun:
+def _run_script(file: TestFile, settings: FileSettings, name: str) -> FileResults:
     """Run a program that is not a test file."""
     command = [str(settings.python), str(settings.tree / file.file)]
     log = settings.logs / f"{name}.log"
-    ending = _supervise(
-        command,
-        settings,
-        log,
-        env=settings.env,
-        seconds=settings.limits.file_seconds,
-    )
-    case = result_of_script(
-        file.file,
-        ending,
-        process.tail(log, lines=_LOG_LINES),
-    )
-    return FileRun(
+    seconds = settings.limits.file_seconds
+    ending = _supervise(command, settings, log, env=settings.env, seconds=seconds)
+    output = process.tail(log, lines=_LOG_LINES)
+    case = result_of_script(file.file, ending, output)
+    return FileResults(
         file=file.file,
         cases=(case,),
         existing=frozenset(),
@@ -234,12 +209,13 @@ def _run_script(
 
 def _supervise(
     command: Sequence[str],
-    settings: RunSettings,
+    settings: FileSettings,
     log: Path,
     *,
     env: Mapping[str, str],
     seconds: float,
 ) -> Ending:
+    """Run a command in the tree's folder of tests, to its end or to a limit."""
     folder = settings.tree / "test"
     console.echo(f"+ {command_line(command)}  (in {folder})")
     return process.supervise(
@@ -266,7 +242,7 @@ class _Launcher:
     """
 
     file: TestFile
-    settings: RunSettings
+    settings: FileSettings
     name: str
     end: float
     excluded: frozenset[str] = frozenset()
@@ -281,12 +257,12 @@ class _Launcher:
         process_name: str,
         excluded: Iterable[str],
         arguments: Sequence[str] = (),
-    ) -> ProcessRun:
+    ) -> EndedProcess:
         """Run one process to its end, or to a limit."""
         settings = self.settings
         folder = settings.folder / self.name / process_name
         test_seconds = settings.limits.test_seconds
-        plugin_settings = plugin.Settings(
+        plugin_settings = plugin.PluginSettings(
             root=str(settings.tree),
             events=str(folder),
             watch_seconds=test_seconds + min(test_seconds, _MOST_GRACE_SECONDS),
@@ -295,21 +271,15 @@ class _Launcher:
             rules=settings.rules,
         )
         options = [
-            *plugin.arguments(folder / "settings.json", plugin_settings),
+            *plugin.write_settings(folder / "settings.json", plugin_settings),
             *("-o", f"cache_dir={settings.folder / self.name / 'pytest'}"),
             f"--timeout={test_seconds:g}",
             *arguments,
         ]
         remaining_seconds = max(self.end - time.monotonic(), 1.0)
         command, env = self._command(options)
-        ending = _supervise(
-            command,
-            settings,
-            self.log,
-            env=env,
-            seconds=remaining_seconds,
-        )
-        return ProcessRun(
+        ending = _supervise(command, settings, self.log, env=env, seconds=remaining_seconds)
+        return EndedProcess(
             ending=ending,
             ended_at=time.time(),
             event_logs=_read_event_logs(folder),
@@ -326,12 +296,13 @@ class _Launcher:
                 python,
                 "-m",
                 "pytest",
-                *_configuration(settings.tree),
+                *_configuration_arguments(settings.tree),
                 *options,
                 *selection,
             ]
             # The path is relative to the folder that pytest starts in.
-            command += [*settings.arguments, self.file.file.partition("/")[2]]
+            path = self.file.file.partition("/")[2]
+            command += [*settings.arguments, path]
             return command, settings.env
 
         command = [
@@ -348,8 +319,8 @@ class _Launcher:
         return command, {**settings.env, "PYTEST_ADDOPTS": variable}
 
 
-def _configuration(tree: Path) -> Sequence[str]:
-    """Name upstream's settings of pytest, so that no file above the tree is taken for them."""
+def _configuration_arguments(tree: Path) -> Sequence[str]:
+    """Return the arguments that name upstream's settings of pytest: none from above the tree are taken."""
     for name in _CONFIGURATION_FILES:
         if (tree / name).is_file():
             return [
@@ -362,6 +333,7 @@ def _configuration(tree: Path) -> Sequence[str]:
 
 
 def _read_event_logs(folder: Path) -> Sequence[EventLog]:
+    """Return what the processes of a folder wrote down; nothing where that cannot be read."""
     try:
         return plugin.read_event_logs(folder)
     except (DataError, MissingInputError) as problem:
@@ -371,7 +343,7 @@ def _read_event_logs(folder: Path) -> Sequence[EventLog]:
 
 
 def _launchers_of_workers(launcher: _Launcher, existing: frozenset[str]) -> Sequence[_Launcher]:
-    """Deal the tests of a file to several workers; there are no more than tests."""
+    """Return a launcher for each worker, among which the tests of a file are dealt."""
     tests = sorted(existing)
     workers = launcher.settings.workers
     launchers: list[_Launcher] = []
@@ -386,24 +358,24 @@ def _launchers_of_workers(launcher: _Launcher, existing: frozenset[str]) -> Sequ
     return launchers
 
 
-def _run_series(launcher: _Launcher) -> Sequence[Results]:
-    """Run pytest, and where its process dies again, without the tests that have a result."""
+def _run_series(launcher: _Launcher) -> Sequence[ProcessResults]:
+    """Run pytest, and again where its process dies, without the tests that have a result."""
     file = launcher.file
     limits = launcher.settings.limits
     excluded = set(launcher.excluded)
-    all_results: list[Results] = []
+    all_results: list[ProcessResults] = []
     while True:
-        run = launcher.run_pytest(str(len(all_results) + 1), excluded)
-        results = results_of(
+        ended_process = launcher.run_pytest(str(len(all_results) + 1), excluded)
+        results = results_of_process(
             file.file,
-            run,
+            ended_process,
             test_timeout=limits.test_seconds,
             may_be_empty=launcher.settings.selects or bool(excluded),
         )
         all_results.append(results)
 
         # Upstream's runner goes on by itself.
-        if not results.ended_early or not run.unreached or file.runner != "pytest":
+        if not results.ended_early or not ended_process.unreached or file.runner != "pytest":
             return all_results
         if len(all_results) > limits.restarts:
             console.warn(f"{file.file}: given up after {len(all_results)} processes that died.")
@@ -412,14 +384,15 @@ def _run_series(launcher: _Launcher) -> Sequence[Results]:
         if named_tests <= excluded or time.monotonic() >= launcher.end:
             return all_results
         excluded |= named_tests
-        console.say(f"{file.file}: its process died; {len(run.unreached)} tests go on in another one.")
+        unreached_count = len(ended_process.unreached)
+        console.say(f"{file.file}: its process died; {unreached_count} tests go on in another one.")
 
 
 # Results of all processes
 
 
 def _merge_cases(
-    all_results: Sequence[Results],
+    all_results: Sequence[ProcessResults],
     existing: Collection[str] | None,
     rules: Sequence[AppliedRule],
 ) -> tuple[Case, ...]:
@@ -429,9 +402,18 @@ def _merge_cases(
     for results in all_results:
         for case in results.cases:
             # Arguments may add tests of other files, which do not count.
-            is_of_file = existing is None or case.test in existing or "::" not in case.test
-            if not (is_of_file or case.failing):
+            is_whole_file = "::" not in case.test
+            is_of_file = existing is None or case.test in existing
+            if not (is_of_file or is_whole_file or case.failing):
                 continue
-            earlier_case = cases.get(case.test, case)
-            cases[case.test] = case if earlier_case is case else worst([earlier_case, case])
-    return tuple(replace(case, rule=explanation_by_rule(case, rule_by_name)) for case in cases.values())
+            if case.test in cases:
+                earlier_case = cases[case.test]
+                cases[case.test] = worst_case([earlier_case, case])
+            else:
+                cases[case.test] = case
+
+    explained_cases: list[Case] = []
+    for case in cases.values():
+        rule = explanation_by_rule(case, rule_by_name)
+        explained_cases.append(replace(case, rule=rule))
+    return tuple(explained_cases)

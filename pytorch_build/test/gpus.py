@@ -32,7 +32,12 @@ Environment = Mapping[str, str | None]
 Policy = Literal["unique", "all"]
 
 # What hides GPUs, from the runtime's lowest layer up.
-HIDING = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+HIDING_VARIABLES = (
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "CUDA_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+)
 NODES = KFD_NODES
 KFD = Path("/dev/kfd")
 RENDER_NODES = Path("/dev/dri")
@@ -86,32 +91,23 @@ class Assignment:
 # What a machine has
 
 
-def this_machine() -> Machine:
-    """Query the kernel and the vendors' programs."""
+def detect_machine() -> Machine:
+    """Return this machine's GPUs, by its kernel or by the vendors' programs."""
     if KFD.exists():
         gpus = kernel_gpus(NODES) or rocminfo_gpus(_output_of("rocminfo"))
-        return Machine(
-            gpus=gpus,
-            vendor="amd",
-        )
+        return Machine(gpus=gpus, vendor="amd")
 
     if NVIDIA.exists() or process.which("nvidia-smi"):
         query = ("--query-gpu=uuid,compute_cap,name", "--format=csv,noheader")
         gpus = nvidia_gpus(_output_of("nvidia-smi", *query))
         has_driver = bool(gpus) or NVIDIA.exists()
-        return Machine(
-            gpus=gpus,
-            vendor="nvidia" if has_driver else "",
-        )
+        return Machine(gpus=gpus, vendor="nvidia" if has_driver else "")
 
     # Windows, and Linux within it, have no /dev/kfd.
     gpus = rocminfo_gpus(_output_of("rocminfo"))
     if not gpus:
-        gpus = enumerated_gpus(_output_of("offload-arch"))
-    return Machine(
-        gpus=gpus,
-        vendor="amd" if gpus else "",
-    )
+        gpus = offload_arch_gpus(_output_of("offload-arch"))
+    return Machine(gpus=gpus, vendor="amd" if gpus else "")
 
 
 def _output_of(program: str, *arguments: str) -> str:
@@ -119,7 +115,7 @@ def _output_of(program: str, *arguments: str) -> str:
     path = process.which(program)
     if path is None:
         return ""
-    env = process.handed_on(**dict.fromkeys(HIDING))
+    env = process.handed_on(**dict.fromkeys(HIDING_VARIABLES))
     try:
         completed = process.capture(
             [path, *arguments],
@@ -137,13 +133,14 @@ def _output_of(program: str, *arguments: str) -> str:
 
 
 def kernel_gpus(nodes: Path) -> tuple[Gpu, ...]:
-    """Read the kernel's topology: a folder per node."""
+    """Return the GPUs in the kernel's topology, which has a folder per node."""
     gpus: list[Gpu] = []
     for facts in kernel_nodes(nodes):
         version = facts.get("gfx_target_version", 0)
         # A processor is a node, too, and has no version.
         if not version:
             continue
+
         # A GPU is this process's own by its render node; where there are none, all are.
         render_minor = facts.get("drm_render_minor", 0)
         render_node = RENDER_NODES / f"renderD{render_minor}"
@@ -152,17 +149,13 @@ def kernel_gpus(nodes: Path) -> tuple[Gpu, ...]:
             continue
         unique_id = facts.get("unique_id", 0)
         uuid = f"GPU-{unique_id:016x}" if unique_id else ""
-        gpus.append(
-            Gpu(
-                target=target_of_version(version),
-                uuid=uuid,
-            )
-        )
+        gpu = Gpu(target=target_of_version(version), uuid=uuid)
+        gpus.append(gpu)
     return tuple(gpus)
 
 
 def rocminfo_gpus(text: str) -> tuple[Gpu, ...]:
-    """Read what ``rocminfo`` prints: the GPUs among its agents."""
+    """Return the GPUs among the agents that ``rocminfo`` prints."""
     gpus: list[Gpu] = []
     _preamble, *agents = re.split(r"(?m)^\*+\s*\nAgent \d+\s*\n\*+\s*\n", text)
     for agent in agents:
@@ -179,18 +172,13 @@ def rocminfo_gpus(text: str) -> tuple[Gpu, ...]:
         if not re.fullmatch(r"GPU-[0-9a-fA-F]{2,}", uuid):
             uuid = ""
         name = facts.get("Marketing Name", "")
-        gpus.append(
-            Gpu(
-                target=target,
-                uuid=uuid,
-                name=name,
-            )
-        )
+        gpu = Gpu(target=target, uuid=uuid, name=name)
+        gpus.append(gpu)
     return tuple(gpus)
 
 
-def enumerated_gpus(text: str) -> tuple[Gpu, ...]:
-    """Read a target per line, as ``offload-arch`` prints them."""
+def offload_arch_gpus(text: str) -> tuple[Gpu, ...]:
+    """Return the GPUs that ``offload-arch`` prints, a target a line."""
     gpus: list[Gpu] = []
     for line in text.splitlines():
         target = line.strip().partition(":")[0]
@@ -200,33 +188,23 @@ def enumerated_gpus(text: str) -> tuple[Gpu, ...]:
 
 
 def nvidia_gpus(text: str) -> tuple[Gpu, ...]:
-    """Read what ``nvidia-smi --query-gpu=uuid,compute_cap,name --format=csv,noheader`` prints."""
+    """Return what ``nvidia-smi --query-gpu=uuid,compute_cap,name --format=csv,noheader`` prints."""
     gpus: list[Gpu] = []
     for uuid, major, minor, name in _NVIDIA_ROW.findall(text):
-        target = f"sm_{major}{minor}"
-        gpus.append(
-            Gpu(
-                target=target,
-                uuid=uuid,
-                name=name,
-            )
-        )
+        gpu = Gpu(target=f"sm_{major}{minor}", uuid=uuid, name=name)
+        gpus.append(gpu)
     return tuple(gpus)
 
 
 # Which GPUs are tested
 
 
-def without_gpu() -> Assignment:
+def assignment_without_gpu() -> Assignment:
     """Return an assignment of no GPU, whatever the machine has."""
-    env: dict[str, str | None] = dict.fromkeys(HIDING)
+    env: dict[str, str | None] = dict.fromkeys(HIDING_VARIABLES)
     # An empty value hides every GPU from both vendors' runtimes.
     env |= {"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": ""}
-    return Assignment(
-        target="",
-        devices=(),
-        env=env,
-    )
+    return Assignment(target="", devices=(), env=env)
 
 
 def assign_gpus(
@@ -237,12 +215,15 @@ def assign_gpus(
     allow_no_gpu: bool = False,
     other_gpu: bool = False,
 ) -> Sequence[Assignment]:
-    """Choose this machine's GPUs; one without any for family ``cpu``, and where that is allowed."""
+    """Return which of this machine's GPUs are tested on, one assignment per architecture.
+
+    It is one assignment without a GPU for family ``cpu``, and where that is allowed.
+    """
     if not context.gpu and not other_gpu:
-        return [without_gpu()]
+        return [assignment_without_gpu()]
     try:
-        return select(
-            this_machine(),
+        return select_gpus(
+            detect_machine(),
             env,
             gpu_family=context.gpu_family,
             targets=context.gpu_targets,
@@ -253,28 +234,25 @@ def assign_gpus(
         if context.ref.has_gpu_code and not allow_no_gpu:
             raise
         console.say(f"{problem.message} Tests run without a GPU.")
-        return [without_gpu()]
+        return [assignment_without_gpu()]
 
 
-def visible(
-    machine: Machine,
-    env: Mapping[str, str],
-) -> Sequence[Gpu]:
-    """List what a process with these variables would see."""
+def visible_gpus(machine: Machine, env: Mapping[str, str]) -> Sequence[Gpu]:
+    """Return the GPUs that a process with these variables would see."""
     if machine.vendor == "nvidia":
         if "CUDA_VISIBLE_DEVICES" not in env:
             # By default, its runtime counts in another order than its programs.
             return [replace(gpu, selector=gpu.uuid) for gpu in machine.gpus]
-        return _devices_of(machine.gpus, "CUDA_VISIBLE_DEVICES", env)
+        return _gpus_by_variable(machine.gpus, "CUDA_VISIBLE_DEVICES", env)
 
-    visible_gpus = _devices_of(machine.gpus, "ROCR_VISIBLE_DEVICES", env)
+    runtime_gpus = _gpus_by_variable(machine.gpus, "ROCR_VISIBLE_DEVICES", env)
     topmost_variable = "HIP_VISIBLE_DEVICES"
     if topmost_variable not in env:
         topmost_variable = "CUDA_VISIBLE_DEVICES"
-    return _devices_of(visible_gpus, topmost_variable, env)
+    return _gpus_by_variable(runtime_gpus, topmost_variable, env)
 
 
-def _devices_of(
+def _gpus_by_variable(
     gpus: Sequence[Gpu],
     variable: str,
     env: Mapping[str, str],
@@ -287,17 +265,14 @@ def _devices_of(
     indexes: set[int] = set()
     value = env[variable]
     for selector in _selectors_in(value):
-        index = _find_index(selector, gpus)
+        index = _index_of_gpu(selector, gpus)
         if index is None:
             raise UsageError(
                 f"{variable}={value} names {selector}, and {_describe_range(gpus)}.",
                 hint=f"Correct {variable}, or remove it.",
             )
         if index in indexes:
-            raise UsageError(
-                f"{variable}={value} names a GPU twice.",
-                hint=f"Correct {variable}.",
-            )
+            raise UsageError(f"{variable}={value} names a GPU twice.", hint=f"Correct {variable}.")
         indexes.add(index)
         devices.append(replace(gpus[index], selector=selector))
     return devices
@@ -312,10 +287,7 @@ def _selectors_in(value: str) -> Iterator[str]:
         yield selector
 
 
-def _find_index(
-    selector: str,
-    gpus: Sequence[Gpu],
-) -> int | None:
+def _index_of_gpu(selector: str, gpus: Sequence[Gpu]) -> int | None:
     """Return the place of the GPU that an index or a UUID names; None where there is no such GPU."""
     if selector.isascii() and selector.isdigit():
         number = int(selector)
@@ -344,7 +316,7 @@ def _describe_range(gpus: Sequence[Gpu]) -> str:
     return sentence
 
 
-def select(
+def select_gpus(
     machine: Machine,
     env: Mapping[str, str],
     *,
@@ -353,13 +325,13 @@ def select(
     policy: Policy = "unique",
     any_vendor: bool = False,
 ) -> Sequence[Assignment]:
-    """Choose the GPUs of a family among those that are visible, one assignment per architecture."""
+    """Return the visible GPUs of a family, one assignment per architecture."""
     _require_gpus(machine, gpu_family)
-    devices = visible(machine, env)
+    devices = visible_gpus(machine, env)
     if not devices:
-        hiding_variables = [f"{name}={env[name]}" for name in HIDING if name in env]
+        hiding_variables = [f"{name}={env[name]}" for name in HIDING_VARIABLES if name in env]
         raise CheckError(
-            f"This machine has {_list_gpus(machine.gpus)}, "
+            f"This machine has {_describe_gpus(machine.gpus)}, "
             f"and {', '.join(hiding_variables)} hides every GPU.",
             hint="Remove the variable, or name the GPUs that tests may use.",
         )
@@ -371,7 +343,7 @@ def select(
             devices_of_target.setdefault(device.target, []).append(device)
     if not devices_of_target:
         raise CheckError(
-            f"No visible GPU is of {gpu_family} ({', '.join(targets)}): here is {_list_gpus(devices)}.",
+            f"No visible GPU is of {gpu_family} ({', '.join(targets)}): here is {_describe_gpus(devices)}.",
             hint="Run it on a machine with one, give another --gpu-family, or say --allow-no-gpu.",
         )
 
@@ -379,13 +351,8 @@ def select(
     for target, target_devices in devices_of_target.items():
         used_devices = target_devices if policy == "all" else target_devices[:1]
         variables = _selecting_variables(machine, used_devices, env)
-        assignments.append(
-            Assignment(
-                target=target,
-                devices=tuple(used_devices),
-                env=variables,
-            )
-        )
+        assignment = Assignment(target=target, devices=tuple(used_devices), env=variables)
+        assignments.append(assignment)
     return assignments
 
 
@@ -407,10 +374,7 @@ def _selecting_variables(
     return variables
 
 
-def _require_gpus(
-    machine: Machine,
-    gpu_family: str,
-) -> None:
+def _require_gpus(machine: Machine, gpu_family: str) -> None:
     """Refuse a machine without a driver, or whose driver shows no GPU."""
     if not machine.vendor:
         raise CheckError(
@@ -426,7 +390,7 @@ def _require_gpus(
         )
 
 
-def _list_gpus(gpus: Sequence[Gpu]) -> str:
+def _describe_gpus(gpus: Sequence[Gpu]) -> str:
     """Return GPUs in words: ``2 x gfx942 (AMD Instinct MI300X), gfx1100``."""
     parts: list[str] = []
     counts = Counter(map(str, gpus))

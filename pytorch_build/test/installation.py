@@ -51,7 +51,7 @@ def recorded_inputs(
 
 
 @contextmanager
-def planned_calls(
+def plan_installation(
     context: Context,
     target: Interpreter,
     packages: TestedPackages,
@@ -116,7 +116,7 @@ def prepared_environment(
     cache_dir: Path | None,
 ) -> Iterator[None]:
     """Make the environment hold what is tested, and keep it while it is tested."""
-    with planned_calls(context, target, packages, tools) as calls:
+    with plan_installation(context, target, packages, tools) as calls:
         digest = installer.digest_of_calls(target, calls)
         with installer.prepared(
             target,

@@ -1,8 +1,8 @@
 """The tool's side of the pytest plugin: the settings that it reads, and the events that it writes.
 
 `pytorch_build.test.target.wheel_test_plugin` describes the events, and runs inside the target environment.
-What runs tests puts `TARGET` on the process's PYTHONPATH and adds `arguments` to pytest's (or to
-``PYTEST_ADDOPTS``, where a program starts pytest).
+What runs tests puts `TARGET` on the process's PYTHONPATH, and adds what `write_settings` returns to pytest's
+arguments (or to ``PYTEST_ADDOPTS``, where a program starts pytest).
 """
 
 from collections.abc import Sequence
@@ -33,8 +33,8 @@ class AppliedRule(Model):
     tests: tuple[str, ...] = ()
 
 
-class Settings(Model):
-    """What the plugin does.
+class PluginSettings(Model):
+    """What the plugin is told.
 
     Attributes:
         root: The folder that paths in test ids begin in.
@@ -53,7 +53,7 @@ class Settings(Model):
     rules: tuple[AppliedRule, ...] = ()
 
 
-class Collected(Model, extra="ignore"):
+class CollectedEvent(Model, extra="ignore"):
     """The tests that are about to run, others that exist, and the tests that each rule takes."""
 
     kind: Literal["collected"]
@@ -63,7 +63,7 @@ class Collected(Model, extra="ignore"):
     rules: dict[str, tuple[str, ...]]
 
 
-class Started(Model, extra="ignore"):
+class StartedEvent(Model, extra="ignore"):
     """The beginning of a test."""
 
     kind: Literal["started"]
@@ -71,7 +71,7 @@ class Started(Model, extra="ignore"):
     test: str
 
 
-class Ended(Model, extra="ignore"):
+class EndedEvent(Model, extra="ignore"):
     """The result of one attempt at a test, or of a file that was not collected."""
 
     kind: Literal["ended"] = "ended"
@@ -85,8 +85,8 @@ class Ended(Model, extra="ignore"):
     text: str = ""
 
 
-_EVENT: TypeAdapter[Collected | Started | Ended] = TypeAdapter(
-    Annotated[Collected | Started | Ended, Field(discriminator="kind")]
+_EVENT: TypeAdapter[CollectedEvent | StartedEvent | EndedEvent] = TypeAdapter(
+    Annotated[CollectedEvent | StartedEvent | EndedEvent, Field(discriminator="kind")]
 )
 
 
@@ -106,21 +106,21 @@ class EventLog:
         self.collected: tuple[str, ...] | None = None
         self.deselected: tuple[str, ...] = ()
         self.rules: dict[str, tuple[str, ...]] = {}
-        self.results: list[Ended] = []
+        self.results: list[EndedEvent] = []
         self.running: str | None = None
         self.last_time = 0.0
 
-    def add(self, event: Collected | Started | Ended) -> None:
+    def add(self, event: CollectedEvent | StartedEvent | EndedEvent) -> None:
         """Add what happened next."""
         self.last_time = event.time
         match event:
-            case Collected():
+            case CollectedEvent():
                 self.collected = event.tests
                 self.deselected = event.deselected
                 self.rules = event.rules
-            case Started():
+            case StartedEvent():
                 self.running = event.test
-            case Ended():
+            case EndedEvent():
                 self.results.append(event)
                 if event.outcome != "rerun":
                     self.running = None
@@ -146,8 +146,8 @@ def matches(pattern: str, test: str) -> bool:
     return fnmatchcase(test, pattern.replace("[", "[[]"))
 
 
-def arguments(path: Path, settings: Settings) -> Sequence[str]:
-    """Write the settings for the plugin, and return pytest's arguments for it."""
+def write_settings(path: Path, settings: PluginSettings) -> Sequence[str]:
+    """Write settings for the plugin, and return pytest's arguments with which it reads them."""
     files.write_text(path, settings.model_dump_json(indent=1) + "\n")
     return ("-p", PLUGIN, "--wheel-tests", str(path))
 

@@ -1,46 +1,41 @@
-"""What the record of a test says of itself: the fields that promotions and pages rest on, read strictly.
+"""The fields of a test's record that promotions and pages rest on: written, and read strictly.
 
-A promotion and the run's page read these records: ``inputs.files`` are the wheels that were tested, name to
-digest, and the results are about these bytes alone; ``inputs.arguments`` replaced tests or rules, and make
-the record count for nothing; ``details.tests`` are the totals, and how many tests exist without any choice
-among them; ``details.report`` is the report, whose digest is checked again.
-
-`pytorch_build.test.reports` writes these fields, and ``rocm-sdk test`` writes ``details.checks`` in the place
-of the totals. Records of older and later versions may hold more.
+``inputs.files`` are the wheels that were tested, name to digest, and the results are about these bytes alone;
+``inputs.arguments`` replaced tests or rules, and make the record count for nothing; ``details.tests`` are the
+totals, and how many tests exist without any choice among them; ``details.report`` is the report, whose digest
+is checked again. ``rocm-sdk test`` writes ``details.checks`` in the place of the totals. Records of older and
+later versions may hold more.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Self
 
-from packaging.utils import canonicalize_name
 from pydantic import Field, model_validator
 
 from core.data import AnyModel, Model, validated
 from core.errors import DataError
-from core.families import CPU
-from core.run import records
+from core.run import RunOutputs, records
 from core.run.records import Record
-from pytorch_build.components import distributions
-from rocm_packaging.packages.layouts import is_rocm
+from pytorch_build.test.gaps import find_file_gaps, unexplained_cases
+from pytorch_build.test.junit.document import Case, count_outcomes, suite_totals
+from pytorch_build.test.report import (
+    EXISTING_TESTS,
+    LEFT_OUT,
+    MERGED_SHARDS,
+    Report,
+    ReportOrigin,
+    name_unless_default,
+)
 
 # What the stages of tests are called in records, and the mark of a shard's: test_torch-2-of-6.
 STAGE_PREFIX = "test_"
-_SHARD_MARK = "-"
+SHARD_MARK = "-"
+# A record names this many failed tests; the report has all.
+_MOST_FAILING = 200
 
-# Said of a record with tests that were skipped, or that failed before they passed.
-UNEXPLAINED = "skipped or tried again by no rule and for no known reason"
 
-# Machines' clocks differ, but by less than a day.
-_CLOCK_TOLERANCE = timedelta(days=1)
-
-Count = Annotated[
-    int,
-    Field(
-        strict=True,
-        ge=0,
-    ),
-]
+Count = Annotated[int, Field(strict=True, ge=0)]
 
 
 class Totals(Model, extra="ignore"):
@@ -92,7 +87,7 @@ class ReportReference(Model, extra="ignore"):
 
 
 class TestDetails(Model, extra="ignore"):
-    """What a test left among the details of its record."""
+    """The details of a test's record: what the test left."""
 
     __test__ = False
 
@@ -105,7 +100,7 @@ class TestDetails(Model, extra="ignore"):
 
 
 class TestInputs(Model, extra="ignore"):
-    """What a test was of, among the inputs of its record.
+    """The inputs of a test's record: what the test was of.
 
     Attributes:
         files: The wheels that it ran on: name to digest.
@@ -167,8 +162,8 @@ def read_inputs(
     *,
     where: str | None = None,
 ) -> TestInputs:
-    """Return what a test was of; an error names the field, and the record by its key or its name."""
-    return _read(TestInputs, record.inputs, where or record.name, "inputs")
+    """Return the inputs of a test's record; errors name the field, and the record by key or name."""
+    return _read_table(TestInputs, record.inputs, where or record.name, "inputs")
 
 
 def read_details(
@@ -176,16 +171,17 @@ def read_details(
     *,
     where: str | None = None,
 ) -> TestDetails:
-    """Return what a test left; an error names the field, and the record by its key or its name."""
-    return _read(TestDetails, record.details, where or record.name, "details")
+    """Return the details of a test's record; errors name the field, and the record by key or name."""
+    return _read_table(TestDetails, record.details, where or record.name, "details")
 
 
-def _read(
+def _read_table(
     model: type[AnyModel],
     values: Mapping[str, Any],
     where: str,
     table_name: str,
 ) -> AnyModel:
+    """Return a table of a record as a model."""
     try:
         return validated(
             values,
@@ -200,142 +196,78 @@ def _read(
         ) from problem
 
 
-# Whether a record counts. Each reason is a sentence's end, and "" where there is none.
+# Writing
 
 
-def why_impossible(
+def details_of_report(report: Report) -> Mapping[str, Any]:
+    """Return the details of a record on a report's results: totals and outcomes.
+
+    The record of a shard cannot say how many tests exist.
+    """
+    document = report.document
+    totals = suite_totals(document.cases)
+    existing = _count_existing(report)
+    if existing is not None:
+        totals["existing"] = existing
+        totals["unexplained"] = len(unexplained_cases(document))
+
+    details: dict[str, Any] = {"tests": totals, **outcome_details(document.cases)}
+    gaps = find_file_gaps([document])
+    if gaps and report.shard is None:
+        details[LEFT_OUT] = "; ".join(gaps)
+    return details
+
+
+def _count_existing(report: Report) -> int | None:
+    """Return how many tests there are without any choice among them; None where that is unknown."""
+    suites = report.document.suites.values()
+    if report.shard is not None or not suites:
+        return None
+    existing = 0
+    for suite in suites:
+        if EXISTING_TESTS not in suite.properties:
+            return None
+        existing += int(suite.properties[EXISTING_TESTS])
+    for case in report.document.cases:
+        # A file that failed as a whole is one more result.
+        if case.test == case.file:
+            existing += 1
+    return existing
+
+
+def outcome_details(cases: Collection[Case]) -> dict[str, Any]:
+    """Return the details of a record on outcomes: how many tests ended in which way, and which failed."""
+    counts = count_outcomes(cases)
+    outcomes = {outcome: count for outcome, count in counts.items() if count}
+    details: dict[str, Any] = {"outcomes": outcomes}
+    failing = sorted(case.test for case in cases if case.failing)
+    if failing:
+        details["failing"] = failing[:_MOST_FAILING]
+    return details
+
+
+# Which tests records are of
+
+
+def records_of_tests(group_records: Iterable[Record]) -> Sequence[Record]:
+    """Return the records of tests; what was made of shards adds nothing to them."""
+    test_records: list[Record] = []
+    for record in group_records:
+        is_merged = MERGED_SHARDS in record.details
+        if record.stage.startswith(STAGE_PREFIX) and not is_merged:
+            test_records.append(record)
+    return test_records
+
+
+def origin_of_record(
     record: Record,
-    *,
-    run_id: str,
     artifact_group: str,
-    targets: Collection[str],
-    now: datetime,
-) -> str:
-    """Return which field of a test's record cannot be true in this group of a run."""
-    if record.run_id != run_id:
-        return f"its 'run_id' is {record.run_id!r}, another run's"
-    impossible_start = _why_impossible_start(record, now)
-    if impossible_start:
-        return impossible_start
-    if artifact_group == CPU or "checks" in record.details:
-        # `rocm-sdk test` names the targets of its packages, and no GPU.
-        return ""
-
-    gpu_targets = read_inputs(record).gpu_targets
-    if not gpu_targets:
-        return "its 'inputs.gpu' names no GPU: it ran on a machine without a GPU"
-    other_targets = sorted(gpu_targets - set(targets))
-    if other_targets:
-        return f"its 'inputs.gpu' names {', '.join(other_targets)}, which is not of {artifact_group}"
-    return ""
-
-
-def _why_impossible_start(
-    record: Record,
-    now: datetime,
-) -> str:
-    try:
-        started = datetime.fromisoformat(record.started)
-    except ValueError:
-        return f"its 'started' is {record.started!r}, which is no time"
-    if started.tzinfo is None:
-        started = started.replace(tzinfo=UTC)
-    if started > now + _CLOCK_TOLERANCE:
-        return f"its 'started' is {record.started}, which has not come yet"
-    return ""
-
-
-def why_incomplete(details: TestDetails) -> str:
-    """Return why the results of a test are not those of all tests that exist."""
-    totals = details.tests
-    if totals is None or totals.existing is None:
-        return "its record does not say which tests exist"
-    if totals.tests != totals.existing:
-        return f"{totals.tests} of {totals.existing} tests ran"
-    if details.left_out:
-        return details.left_out
-    if totals.unexplained:
-        return f"{totals.unexplained} of {totals.tests} tests were {UNEXPLAINED}"
-    return ""
-
-
-def why_out_of_date(
-    record: Record,
-    group_records: Iterable[Record],
-) -> str:
-    """Return which bytes of its run a test is not about, by all records of its artifact group."""
-    inputs = read_inputs(record)
-    if not inputs.installed:
-        return "it tested what an environment held already"
-
-    digests_of_run: dict[str, str] = {}
-    required_names: set[str] = set()
-    # A build's word counts more than that of an upload.
-    for other_record in sorted(group_records, key=_is_of_build):
-        if other_record.status != "ok":
-            continue
-        for file in other_record.files:
-            digests_of_run[file.name] = file.sha256
-        is_beside = (
-            record.cell.torch_ref is not None
-            and other_record.cell.torch_ref == record.cell.torch_ref
-            and other_record.cell.python == record.cell.python
-        )
-        if is_beside and _is_of_build(other_record):
-            # A build may have left more than its wheels.
-            wheels = [file for file in other_record.files if file.distribution in distributions()]
-            required_names.update(file.name for file in wheels)
-
-    tested_files = inputs.tested_files
-    different_names = required_names - tested_files.keys()
-    for name, digest in tested_files.items():
-        if digests_of_run.get(name, digest) != digest:
-            different_names.add(name)
-    rocm_of_run = set(filter(_is_rocm_file, digests_of_run))
-    if rocm_of_run:
-        tested_rocm = set(filter(_is_rocm_file, tested_files))
-        different_names |= tested_rocm - rocm_of_run
-
-    if not different_names:
-        return ""
-    listing = ", ".join(sorted(different_names))
-    return f"out of date: it ran on other bytes than the run has of {listing}"
-
-
-def _is_of_build(record: Record) -> bool:
-    return record.stage.startswith("build_")
-
-
-def _is_rocm_file(filename: str) -> bool:
-    distribution = filename.partition("-")[0]
-    return is_rocm(canonicalize_name(distribution))
-
-
-def why_missing(
-    record: Record,
-    group_records: Sequence[Record],
-) -> str:
-    """Return why a test counts as missing, by its record and all of its artifact group."""
-    out_of_date = why_out_of_date(record, group_records)
-    if out_of_date:
-        return out_of_date
-    details = read_details(record)
-    is_of_shard = _SHARD_MARK in record.stage
-    if record.status != "ok" or is_of_shard or details.tests is None:
-        return ""
-    return why_incomplete(details)
-
-
-def why_report_differs(
-    details: TestDetails,
-    digest_of: Callable[[str], str | None],
-) -> str:
-    """Return what became of the report that a record names, by the digest of each report's name."""
-    if details.report is None:
-        return "its record names no report"
-    digest = digest_of(details.report.name)
-    if digest is None:
-        return f"its report {details.report.name} is gone"
-    if digest != details.report.sha256:
-        return f"its report {details.report.name} was replaced"
-    return ""
+    outputs: RunOutputs,
+) -> ReportOrigin:
+    """Return the origin of the reports of a test, by its record."""
+    config = name_unless_default(read_inputs(record).config)
+    stage = record.stage.partition(SHARD_MARK)[0]
+    if config:
+        stage = stage.removesuffix(f"_{config}")
+    origin = ReportOrigin.of_stage(stage, record.cell, config=config, run_id=outputs.run_id)
+    return replace(origin, gpu_family=origin.gpu_family or artifact_group)

@@ -26,7 +26,7 @@ from core.run import RunOutputs
 from core.stores import Store
 
 if TYPE_CHECKING:
-    from pytorch_build.test.junit import Document
+    from pytorch_build.test.junit.document import Document
 
 
 class FileDuration(Model):
@@ -35,19 +35,9 @@ class FileDuration(Model):
     Tables of earlier versions have parts, too: classes and long tests.
     """
 
-    seconds: float = Field(
-        ge=0,
-        allow_inf_nan=False,
-    )
-    starting: float = Field(
-        default=0.0,
-        ge=0,
-        allow_inf_nan=False,
-    )
-    parts: dict[str, float] = Field(
-        default={},
-        exclude=True,
-    )
+    seconds: float = Field(ge=0, allow_inf_nan=False)
+    starting: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    parts: dict[str, float] = Field(default={}, exclude=True)
 
     @property
     def total(self) -> float:
@@ -56,17 +46,13 @@ class FileDuration(Model):
 
 
 class Durations(Model):
-    """A table of durations."""
+    """How long test files take, by their paths."""
 
     schema_version: Literal[1] = 1
     files: dict[str, FileDuration] = {}  # noqa: RUF012 - pydantic copies it
 
 
-@dataclass(
-    frozen=True,
-    kw_only=True,
-    order=True,
-)
+@dataclass(frozen=True, kw_only=True, order=True)
 class Shard:
     """One of several equal parts of the tests: ``index`` from 1 to ``count``."""
 
@@ -81,10 +67,7 @@ def parse_shard(text: str) -> Shard:
     """Read ``k/n``."""
     match = re.fullmatch(r"([0-9]{1,4})/([0-9]{1,4})", text)
     if match is not None:
-        shard = Shard(
-            index=int(match[1]),
-            count=int(match[2]),
-        )
+        shard = Shard(index=int(match[1]), count=int(match[2]))
         if 1 <= shard.index <= shard.count:
             return shard
     raise UsageError(f"--shard {text!r} is not K/N with K from 1 to N, such as 2/6.")
@@ -107,12 +90,12 @@ class Plan:
         return self.shards[shard.index - 1]
 
 
-def plan(
+def plan_shards(
     test_files: Iterable[str],
     durations: Durations,
     count: int,
 ) -> Plan:
-    """Put test files into shards."""
+    """Return which shard runs which test files."""
     names = sorted(set(test_files))
     if not names:
         raise MissingInputError("There are no test files to put into shards.")
@@ -130,10 +113,8 @@ def plan(
         shards[shortest].append(name)
         seconds[shortest] += expected[name].total
 
-    return Plan(
-        shards=tuple(tuple(names) for names in shards),
-        seconds=tuple(seconds),
-    )
+    shards_of_names = tuple(tuple(names) for names in shards)
+    return Plan(shards=shards_of_names, seconds=tuple(seconds))
 
 
 def _expected_durations(
@@ -141,35 +122,36 @@ def _expected_durations(
     durations: Durations,
 ) -> Mapping[str, FileDuration]:
     """Return what files take: of unknown ones the median of the known, of those that run if there are any."""
-    recorded = {name: durations.files[name] for name in names if name in durations.files}
-    known = list((recorded or durations.files).values()) or [FileDuration(seconds=1.0)]
+    recorded: dict[str, FileDuration] = {}
+    for name in names:
+        if name in durations.files:
+            recorded[name] = durations.files[name]
+
+    examples = list((recorded or durations.files).values())
+    if not examples:
+        examples = [FileDuration(seconds=1.0)]
     typical = FileDuration(
-        seconds=median(duration.seconds for duration in known),
-        starting=median(duration.starting for duration in known),
+        seconds=median(duration.seconds for duration in examples),
+        starting=median(duration.starting for duration in examples),
     )
     return {name: recorded.get(name, typical) for name in names}
 
 
-def show(
-    plan: Plan,
-    this_shard: Shard,
-) -> None:
+def print_plan(plan: Plan, this_shard: Shard) -> None:
     """Print a row per shard, and what this one runs."""
     rows: list[tuple[str, ...]] = []
     for index, names in enumerate(plan.shards, start=1):
-        shard = Shard(
-            index=index,
-            count=len(plan.shards),
-        )
+        shard = Shard(index=index, count=len(plan.shards))
         shard_name = f"{shard} (this one)" if shard == this_shard else str(shard)
-        rows.append((shard_name, str(len(names)), console.duration(plan.seconds[index - 1])))
+        expected_time = console.duration(plan.seconds[index - 1])
+        rows.append((shard_name, str(len(names)), expected_time))
     console.table(("shard", "files", "expected"), rows)
     for name in plan.files_of(this_shard):
         console.detail(name)
 
 
-def durations_of(documents: Iterable[Document]) -> Durations:
-    """Record what reports say; of several attempts at a file the sum."""
+def durations_of_files(documents: Iterable[Document]) -> Durations:
+    """Return how long the files in reports took; of several attempts at a file the sum."""
     test_seconds: dict[str, float] = defaultdict(float)
     start_seconds: dict[str, float] = defaultdict(float)
     for document in documents:
@@ -213,12 +195,12 @@ def _start_seconds(document: Document) -> Mapping[str, float]:
     return start_seconds
 
 
-def latest_key(
+def latest_durations_key(
     outputs: RunOutputs,
     artifact_group: str,
     config: str,
 ) -> str:
-    """Key of what the last run of a repository recorded; of all runs, so outside of each."""
+    """Return the key of what the last run of a repository recorded; it lies outside of each run."""
     return f"{outputs.external_repo}test-durations/{outputs.platform}/{artifact_group}/{config}.json"
 
 
@@ -229,22 +211,19 @@ def durations_for_run(
     config: str,
 ) -> Durations:
     """Return the durations that plan a run: its own, which its first shard takes from the last run."""
-    latest = latest_key(outputs, artifact_group, config)
+    latest = latest_durations_key(outputs, artifact_group, config)
     if not outputs.immutable:
         # The local run is planned anew each time, and its report shows if its shards disagree.
-        return _read(store, latest)
+        return _read_durations(store, latest)
 
     key = f"{outputs.reports_prefix(artifact_group)}/durations-{config}.json"
     if store.find(key) is None:
         try:
-            store.put_bytes(
-                key,
-                _serialized(_read(store, latest)),
-                if_match="",
-            )
+            content = _serialized(_read_durations(store, latest))
+            store.put_bytes(key, content, if_match="")
         except ConflictError:
             console.say("Another shard was first to choose the durations; they are taken.")
-    return _read(store, key)
+    return _read_durations(store, key)
 
 
 def record_durations(
@@ -255,31 +234,22 @@ def record_durations(
     durations: Durations,
 ) -> None:
     """Keep what a whole run took, for later ones; files that it did not run keep what was known."""
-    key = latest_key(outputs, artifact_group, config)
+    key = latest_durations_key(outputs, artifact_group, config)
     known_file = store.find(key)
-    merged_files = {**_read(store, key).files, **durations.files}
+    merged_files = {**_read_durations(store, key).files, **durations.files}
     merged = Durations(files=dict(sorted(merged_files.items())))
+    known_tag = known_file.etag if known_file else ""
     try:
-        store.put_bytes(
-            key,
-            _serialized(merged),
-            if_match=known_file.etag if known_file else "",
-        )
+        store.put_bytes(key, _serialized(merged), if_match=known_tag)
     except ConflictError:
         console.say(f"{key}: another run recorded its durations at the same time; those are kept.")
 
 
-def _read(
-    store: Store,
-    key: str,
-) -> Durations:
+def _read_durations(store: Store, key: str) -> Durations:
     if store.find(key) is None:
         return Durations()
-    return parse_json(
-        store.read(key).decode(errors="replace"),
-        Durations,
-        where=f"{store.url}/{key}",
-    )
+    text = store.read(key).decode(errors="replace")
+    return parse_json(text, Durations, where=f"{store.url}/{key}")
 
 
 def _serialized(durations: Durations) -> bytes:

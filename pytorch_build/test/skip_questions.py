@@ -16,7 +16,7 @@ from core.families import CPU
 from pytorch_build.context import Context, find_context
 from pytorch_build.lock.stored import stored_lock
 from pytorch_build.test import skip_rules
-from pytorch_build.test.skip_rules import Rule, TestedTorch, current_date, unmet
+from pytorch_build.test.skip_rules import Rule, TestedTorch, current_date, unmet_conditions
 
 if TYPE_CHECKING:
     from core.cli.options import Common
@@ -64,25 +64,25 @@ class SkipRequest:
     lists_all_rules: bool
 
 
-def answer(request: SkipRequest) -> None:
-    """Print the answer."""
+def print_answer(request: SkipRequest) -> None:
+    """Print the answer to a question about skip rules."""
     _refuse_tests(request)
     user_paths = [path.expanduser().absolute() for path in request.skips]
-    rules = skip_rules.load(user_paths, skip_rules.FOLDER)
+    rules = skip_rules.load_rules(user_paths, skip_rules.RULES_FOLDER)
     tested = _tested_torch(request)
-    unmet_conditions = {rule.name: unmet(rule, tested) for rule in rules}
+    unmet_by_rule = {rule.name: unmet_conditions(rule, tested) for rule in rules}
     console.say(
         f"{', '.join(tested.gpu_targets) or CPU}, {tested.platform}, Python {tested.python}, "
         f"torch {tested.torch} ({tested.torch_ref}), {tested.config} tests"
     )
     match request.question:
         case "list":
-            _list(rules, unmet_conditions, lists_all_rules=request.lists_all_rules)
+            _print_rules(rules, unmet_by_rule, lists_all_rules=request.lists_all_rules)
         case "explain":
             for test in request.tests:
-                console.result("\n".join(explanation(test, rules, unmet_conditions)))
+                console.result("\n".join(explain_test(test, rules, unmet_by_rule)))
         case "check":
-            _check(rules)
+            _require_unexpired_rules(rules)
 
 
 def _refuse_tests(request: SkipRequest) -> None:
@@ -108,20 +108,20 @@ def _tested_torch(request: SkipRequest) -> TestedTorch:
     python_version = request.python_version
     if request.common.python is not None:
         target = require(request.common.python)
-        torch_version = torch_version or _installed_torch(target)
+        torch_version = torch_version or _installed_torch_version(target)
         python_version = python_version or target.version
 
     return TestedTorch(
         gpu_targets=context.gpu_targets,
         platform=request.os,
         python=python_version or platform.python_version(),
-        torch=torch_version or _torch_of(context),
+        torch=torch_version or _torch_version_of_run(context),
         torch_ref=context.ref.name,
         config=request.config,
     )
 
 
-def _installed_torch(target: Interpreter) -> str | None:
+def _installed_torch_version(target: Interpreter) -> str | None:
     """Return the version of an environment's torch; None where it has none."""
     for distribution in installed(target):
         if distribution.name == "torch":
@@ -129,7 +129,7 @@ def _installed_torch(target: Interpreter) -> str | None:
     return None
 
 
-def _torch_of(context: Context) -> str:
+def _torch_version_of_run(context: Context) -> str:
     """Return the version of torch by the run's source lock, else by the ref's name."""
     lock = stored_lock(context)
     if lock is not None and "torch" in lock.projects and not lock.project("torch").prebuilt:
@@ -143,9 +143,9 @@ def _torch_of(context: Context) -> str:
     )
 
 
-def _list(
+def _print_rules(
     rules: Sequence[Rule],
-    unmet_conditions: UnmetConditions,
+    unmet_by_rule: UnmetConditions,
     *,
     lists_all_rules: bool,
 ) -> None:
@@ -155,7 +155,7 @@ def _list(
     test_count = 0
     for rule in rules:
         tests = rule.table.tests
-        reasons = unmet_conditions[rule.name]
+        reasons = unmet_by_rule[rule.name]
         if not reasons:
             rule_count += 1
             test_count += len(tests)
@@ -168,19 +168,19 @@ def _list(
     console.done(f"{rule_count} of {len(rules)} rules apply, with {test_count} tests and patterns.")
 
 
-def explanation(
+def explain_test(
     test: str,
     rules: Sequence[Rule],
-    unmet_conditions: UnmetConditions,
+    unmet_by_rule: UnmetConditions,
 ) -> Sequence[str]:
-    """Explain what becomes of a test: the rules that take it, and those that would elsewhere."""
+    """Return lines on what becomes of a test: the rules that take it, and those that would elsewhere."""
     fate = "runs, no rule applies to it"
     best_rank = len(_FATES)
     lines: list[str] = []
     for rule in rules:
         if not rule.names_test(test):
             continue
-        reasons = unmet_conditions[rule.name]
+        reasons = unmet_by_rule[rule.name]
         lines.append(f"  {rule.name} takes it: {_describe(rule)}")
         lines += [f"    but it does not apply: {reason}" for reason in reasons]
         rank = list(_FATES).index(rule.table.action)
@@ -197,16 +197,16 @@ def _describe(rule: Rule) -> str:
     if table.issue:
         description += f" ({table.issue})"
     if table.expires:
-        description += f" ({'expired' if rule.expired(current_date()) else 'until'} {table.expires})"
+        word = "expired" if rule.is_expired(current_date()) else "until"
+        description += f" ({word} {table.expires})"
     return description
 
 
-def _check(rules: Sequence[Rule]) -> None:
+def _require_unexpired_rules(rules: Sequence[Rule]) -> None:
     """Refuse rules that have expired; those that are not valid could not be read."""
-    expired_rules = [rule for rule in rules if rule.expired(current_date())]
+    expired_rules = [rule for rule in rules if rule.is_expired(current_date())]
     for rule in expired_rules:
-        message = f"{rule.name} expired on {rule.table.expires}: {rule.table.reason}"
-        console.error(message, file=str(rule.file))
+        console.error(rule.expiry, file=str(rule.file))
     if expired_rules:
         raise CheckError(
             f"Skip rules that have expired: {len(expired_rules)}.",

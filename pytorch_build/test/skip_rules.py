@@ -23,7 +23,7 @@ from core.errors import DataError, MissingInputError, UsageError
 from core.families import CPU, family, gpu_targets
 from pytorch_build.test.plugin import Action, AppliedRule, matches
 
-FOLDER = Path(__file__).with_name("skips")
+RULES_FOLDER = Path(__file__).with_name("skips")
 ANY_GPU = "any"  # every GPU family, but not cpu
 RETRIES = 2
 # What takes this test takes any.
@@ -31,7 +31,7 @@ _ANY_TEST = "test/any/folder/test_of_nothing.py::TestOfNothing::test_nothing"
 _NAME = r"^[a-z0-9]+(?:[-_.][a-z0-9]+)*$"
 
 
-def _specifier(text: str) -> str:
+def _require_specifier(text: str) -> str:
     try:
         SpecifierSet(text)
     except InvalidSpecifier:
@@ -39,7 +39,7 @@ def _specifier(text: str) -> str:
     return text
 
 
-def _gpu(name: str) -> str:
+def _require_gpu_family(name: str) -> str:
     try:
         _ = name == ANY_GPU or family(name)
     except UsageError as problem:
@@ -47,19 +47,19 @@ def _gpu(name: str) -> str:
     return name
 
 
-def _reason(text: str) -> str:
+def _require_reason(text: str) -> str:
     if len(text.split()) < 2:  # noqa: PLR2004 - "broken" is what every skipped test is
         raise ValueError("the reason must say what goes wrong, in a sentence.")
     return text
 
 
-def _issue(text: str) -> str:
+def _require_issue(text: str) -> str:
     if not re.fullmatch(r"https://[^\s/]+/\S+|[\w.-]+/[\w.-]+#\d+", text):
         raise ValueError(f"{text!r} is not a link (https://…) or OWNER/REPOSITORY#NUMBER.")
     return text
 
 
-def _test(pattern: str) -> str:
+def _require_test_pattern(pattern: str) -> str:
     path, separator, names = pattern.partition("::")
     if not separator or not names or not path.endswith((".py", "*")):
         raise ValueError(
@@ -73,7 +73,7 @@ def _test(pattern: str) -> str:
     return pattern
 
 
-Specifier = Annotated[str, AfterValidator(_specifier)]
+Specifier = Annotated[str, AfterValidator(_require_specifier)]
 Retries = Annotated[
     int,
     Field(
@@ -93,13 +93,13 @@ class RuleTable(Model):
     A condition that is absent always holds; a list holds where one of its entries does.
     """
 
-    tests: tuple[Annotated[str, AfterValidator(_test)], ...] = Field(min_length=1)
+    tests: tuple[Annotated[str, AfterValidator(_require_test_pattern)], ...] = Field(min_length=1)
     action: Action = "skip"
     retries: Retries | None = None
-    reason: Annotated[str, AfterValidator(_reason)]
-    issue: Annotated[str, AfterValidator(_issue)] | None = None
+    reason: Annotated[str, AfterValidator(_require_reason)]
+    issue: Annotated[str, AfterValidator(_require_issue)] | None = None
     expires: dt.date | None = None
-    gpu: tuple[Annotated[str, AfterValidator(_gpu)], ...] = NonEmpty
+    gpu: tuple[Annotated[str, AfterValidator(_require_gpu_family)], ...] = NonEmpty
     os: tuple[Literal["linux", "windows"], ...] = NonEmpty
     python: Specifier | None = None
     torch: Specifier | None = None
@@ -107,7 +107,7 @@ class RuleTable(Model):
     config: tuple[Literal["default", "distributed", "inductor"], ...] = NonEmpty
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
+    def _is_consistent(self) -> Self:
         for test, count in Counter(self.tests).items():
             if count > 1:
                 raise ValueError(f"{test!r} is there twice.")
@@ -149,8 +149,13 @@ class Rule:
                 return True
         return False
 
-    def expired(self, today: dt.date) -> bool:
-        """Whether its last day has passed."""
+    @property
+    def expiry(self) -> str:
+        """When it expired, and what it is for, in words."""
+        return f"{self.name} expired on {self.table.expires}: {self.table.reason}"
+
+    def is_expired(self, today: dt.date) -> bool:
+        """Return whether its last day has passed."""
         return self.table.expires is not None and self.table.expires < today
 
     def to_applied_rule(self) -> AppliedRule:
@@ -176,7 +181,7 @@ def current_date() -> dt.date:
     return dt.datetime.now(tz=dt.UTC).date()
 
 
-def load(user_paths: Sequence[Path] = (), folder: Path = FOLDER) -> Sequence[Rule]:
+def load_rules(user_paths: Sequence[Path] = (), folder: Path = RULES_FOLDER) -> Sequence[Rule]:
     """Read the rules: the project's own, then TOML files of the user's, or folders of them."""
     rules: dict[str, Rule] = {}
     for path in (folder, *user_paths):
@@ -199,7 +204,7 @@ def load(user_paths: Sequence[Path] = (), folder: Path = FOLDER) -> Sequence[Rul
     return tuple(rules.values())
 
 
-def silent_rules(
+def find_silent_rules(
     rules: Sequence[Rule],
     files: Collection[str],
     matched: Collection[str],
@@ -227,8 +232,8 @@ class TestedTorch:
     config: str = "default"
 
 
-def unmet(rule: Rule, tested: TestedTorch) -> tuple[str, ...]:
-    """List the conditions of a rule that do not hold, a sentence each."""
+def unmet_conditions(rule: Rule, tested: TestedTorch) -> tuple[str, ...]:
+    """Return the conditions of a rule that do not hold, a sentence each."""
     table = rule.table
     sentences: list[str] = []
 
@@ -258,16 +263,16 @@ def unmet(rule: Rule, tested: TestedTorch) -> tuple[str, ...]:
         holds=tested.platform in table.os,
     )
     require(
-        _of("Python", table.python),
+        _describe_condition("Python", table.python),
         tested.python,
-        holds=_contains(table.python, tested.python),
+        holds=_contains_release(table.python, tested.python),
     )
     require(
-        _of("torch", table.torch),
+        _describe_condition("torch", table.torch),
         tested.torch,
-        holds=_contains(table.torch, tested.torch),
+        holds=_contains_release(table.torch, tested.torch),
     )
-    torch_refs = _of("the torch ref", " or ".join(table.torch_ref))
+    torch_refs = _describe_condition("the torch ref", " or ".join(table.torch_ref))
     is_of_ref = any(fnmatchcase(tested.torch_ref, pattern) for pattern in table.torch_ref)
     require(
         torch_refs,
@@ -275,20 +280,24 @@ def unmet(rule: Rule, tested: TestedTorch) -> tuple[str, ...]:
         holds=is_of_ref,
     )
     require(
-        _of("the configuration", " or ".join(table.config)),
+        _describe_condition("the configuration", " or ".join(table.config)),
         tested.config,
         holds=tested.config in table.config,
     )
     return tuple(sentences)
 
 
-def _of(kind: str, condition: str | None) -> str:
+def _describe_condition(kind: str, condition: str | None) -> str:
+    """Return a condition in words; "" where there is none."""
     return f"{kind} {condition}" if condition else ""
 
 
-def _contains(specifier: str | None, version: str) -> bool:
-    """Compare releases: a nightly or a candidate of 2.10 has what 2.10 will have."""
-    return not specifier or SpecifierSet(specifier).contains(Version(Version(version).base_version))
+def _contains_release(specifier: str | None, version: str) -> bool:
+    """Return whether a version's release meets a specifier; one of 2.10 takes its nightlies, too."""
+    if not specifier:
+        return True
+    release = Version(version).base_version
+    return SpecifierSet(specifier).contains(Version(release))
 
 
 def apply_rules(
@@ -300,11 +309,11 @@ def apply_rules(
     applied_rules: list[AppliedRule] = []
     sentences: list[str] = []
     for rule in rules:
-        if unmet(rule, tested):
+        if unmet_conditions(rule, tested):
             continue
         applied_rules.append(rule.to_applied_rule())
-        if rule.expired(today):
-            sentences.append(f"{rule.file}: {rule.name} expired on {rule.table.expires}: {rule.table.reason}")
+        if rule.is_expired(today):
+            sentences.append(f"{rule.file}: {rule.expiry}")
     if sentences:
         raise DataError(
             "\n".join(sentences),

@@ -19,11 +19,13 @@ from core.data import read_toml
 from core.env import installed_version
 from core.errors import CheckError, ProcessError
 from pytorch_build.components import component_of
-from pytorch_build.test import plugin, reports
-from pytorch_build.test.junit import Case, Document, Suite, counts
-from pytorch_build.test.outcomes import ProcessRun, results_of
-from pytorch_build.test.results import EXISTING, MAY_SKIP, Report, ReportOrigin
+from pytorch_build.test import plugin
+from pytorch_build.test.junit.document import Case, Document, Suite, count_outcomes
+from pytorch_build.test.process_results import EndedProcess, results_of_process
+from pytorch_build.test.report import EXISTING_TESTS, MAY_SKIP, Report, ReportOrigin
+from pytorch_build.test.stored_reports import put_report
 from pytorch_build.test.summary import list_outcomes
+from pytorch_build.test.verdict import require_passed
 
 if TYPE_CHECKING:
     from core.env import Interpreter
@@ -45,7 +47,7 @@ _WITHOUT_CHOICE: Mapping[str, str | None] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmokeRun:
+class SmokeTests:
     """Smoke tests that are run: of which packages, in which environment, on which GPU.
 
     `tools` are installed beside the packages. A record of the `stage` with the same `inputs` means no change.
@@ -61,42 +63,42 @@ class SmokeRun:
     tools: Sequence[InstallerCall]
 
 
-def test_files() -> Mapping[str, str]:
+def digests_of_smoke_tests() -> Mapping[str, str]:
     """Return the files of the smoke tests: name to digest."""
     paths = sorted(SMOKE_TESTS.glob("*.*"))
     return {path.name: files.sha256(path) for path in paths}
 
 
-def run_smoke_tests(run: SmokeRun) -> Mapping[str, Any]:
+def run_smoke_tests(smoke_tests: SmokeTests) -> Mapping[str, Any]:
     """Run the tests, file their report, and return the details for the record.
 
     Raises:
         CheckError: A test failed, or the results cannot be trusted.
     """
-    context = run.context
-    versions = expected_versions(run)
-    variables = _variables(run, versions)
+    context = smoke_tests.context
+    versions = expected_versions(smoke_tests)
+    variables = _variables(smoke_tests, versions)
     with temporary.folder("smoke") as folder:
         variables |= process.byte_code(folder / "bytecode")
         collection = _run_pytest(
-            run.target,
+            smoke_tests.target,
             folder / "collection",
             ("--collect-only",),
             {**variables, **_WITHOUT_CHOICE},
             process.capture,
         )
         with console.group("smoke tests"):
-            tests = _run_pytest(
-                run.target,
+            test_process = _run_pytest(
+                smoke_tests.target,
                 folder / "run",
-                run.pytest_arguments,
+                smoke_tests.pytest_arguments,
                 variables,
                 process.run,
             )
 
     cases: list[Case] = []
     existing = collection.existing or frozenset()
-    for case in results_of("the smoke tests", tests, may_be_empty=True).cases:
+    for case in results_of_process("the smoke tests", test_process, may_be_empty=True).cases:
         # What other people's files add is not among the tests that a release rests on.
         if case.test not in existing and not case.failing:
             continue
@@ -105,32 +107,32 @@ def run_smoke_tests(run: SmokeRun) -> Mapping[str, Any]:
             reason = _find_skip_reason(case.line, context, versions)
         cases.append(replace(case, file=case.test.partition("::")[0], rule=reason))
 
-    report = _report_of(run, cases, collection)
-    details = reports.put_report(
+    report = _report_of(smoke_tests, cases, collection)
+    details = put_report(
         context.common.open_store(),
         context.common.outputs,
         context.artifact_group,
         report,
     )
     command = f"nox -s test_smoke -- {context.words} -k EXPR"
-    reports.require_passed(report, hint=f"Again, with pytest's arguments at the end: {command}")
-    console.done(f"test_smoke: {list_outcomes(counts(cases))}")
+    require_passed(report, hint=f"Again, with pytest's arguments at the end: {command}")
+    console.done(f"test_smoke: {list_outcomes(count_outcomes(cases))}")
     return details
 
 
 # What the tests are told
 
 
-def expected_versions(run: SmokeRun) -> Mapping[str, str]:
+def expected_versions(smoke_tests: SmokeTests) -> Mapping[str, str]:
     """Return the distributions that must be installed: the tested ones, and what stands for a project."""
     versions: dict[str, str] = {}
-    for file in run.packages.files:
+    for file in smoke_tests.packages.files:
         name = file.distribution
         if name == "rocm" or component_of(name) is not None:
             versions[name] = file.version
-    for requirement in run.packages.prebuilt_requirements:
+    for requirement in smoke_tests.packages.prebuilt_requirements:
         name = Requirement(requirement).name
-        versions[name] = installed_version(run.target, name)
+        versions[name] = installed_version(smoke_tests.target, name)
     return versions
 
 
@@ -144,9 +146,9 @@ def module_versions(versions: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
     return modules
 
 
-def _variables(run: SmokeRun, versions: Mapping[str, str]) -> dict[str, str | None]:
+def _variables(smoke_tests: SmokeTests, versions: Mapping[str, str]) -> dict[str, str | None]:
     """Return the variables of the tests: the environment's own programs, and what is expected."""
-    ref = run.context.ref
+    ref = smoke_tests.context.ref
     inherited_path = process.handed_on().get("PATH", "")
     variables: dict[str, str | None] = {
         "SMOKE_EXPECT": json.dumps(versions),
@@ -154,13 +156,13 @@ def _variables(run: SmokeRun, versions: Mapping[str, str]) -> dict[str, str | No
         "SMOKE_GPU": None,
         "SMOKE_MINIATURE": None,
         "PYTHONPATH": str(plugin.TARGET),
-        "PATH": f"{run.target.scripts}{os.pathsep}{inherited_path}",
-        "VIRTUAL_ENV": str(run.target.prefix),
+        "PATH": f"{smoke_tests.target.scripts}{os.pathsep}{inherited_path}",
+        "VIRTUAL_ENV": str(smoke_tests.target.prefix),
     }
-    if run.gpu.devices:
-        variables |= run.gpu.env
-    if run.gpu.target and ref.has_gpu_code:
-        variables["SMOKE_GPU"] = run.gpu.target
+    if smoke_tests.gpu.devices:
+        variables |= smoke_tests.gpu.env
+    if smoke_tests.gpu.target and ref.has_gpu_code:
+        variables["SMOKE_GPU"] = smoke_tests.gpu.target
     if not ref.has_full_size:
         variables["SMOKE_MINIATURE"] = "1"
     return variables
@@ -175,9 +177,9 @@ def _run_pytest(
     arguments: Sequence[str],
     variables: Mapping[str, str | None],
     run: Callable[..., object],
-) -> ProcessRun:
+) -> EndedProcess:
     """Run pytest on the smoke tests; return how it ended, with what it wrote down."""
-    settings = plugin.Settings(
+    settings = plugin.PluginSettings(
         root=str(SMOKE_TESTS),
         events=str(folder),
     )
@@ -185,7 +187,7 @@ def _run_pytest(
     command += ["-c", SMOKE_TESTS / "pytest.ini"]
     command += ["--rootdir", SMOKE_TESTS]
     command += ["-p", "no:cacheprovider"]
-    command += plugin.arguments(files.ensure_folder(folder) / "settings.json", settings)
+    command += plugin.write_settings(files.ensure_folder(folder) / "settings.json", settings)
     command += [*arguments, SMOKE_TESTS]
 
     ending = process.Ending(returncode=0)
@@ -199,7 +201,7 @@ def _run_pytest(
         ending = process.Ending(returncode=problem.returncode or 1)
         if not plugin.read_event_logs(folder):
             raise CheckError("pytest ended before any test ran, so no result is known.") from problem
-    return ProcessRun(
+    return EndedProcess(
         ending=ending,
         ended_at=time.time(),
         event_logs=plugin.read_event_logs(folder),
@@ -208,32 +210,35 @@ def _run_pytest(
 
 
 def _report_of(
-    run: SmokeRun,
+    smoke_tests: SmokeTests,
     cases: Sequence[Case],
-    collection: ProcessRun,
+    collection: EndedProcess,
 ) -> Report:
     """Return the report, with the number of tests that each file has before anything chooses among them."""
     seconds: dict[str, float] = defaultdict(float)
     for case in cases:
         seconds[case.file] += case.seconds
+    test_counts: Counter[str] = Counter()
+    for test in sorted(collection.existing or ()):
+        file = test.partition("::")[0]
+        test_counts[file] += 1
 
     suites: dict[str, Suite] = {}
-    test_counts = Counter(test.partition("::")[0] for test in sorted(collection.existing or ()))
     for file, count in test_counts.items():
         properties: dict[str, str] = {}
         # A file that cannot be collected has tests, too, and their number is unknown.
         if collection.could_collect:
-            properties[EXISTING] = str(count)
+            properties[EXISTING_TESTS] = str(count)
         suites[file] = Suite(
             seconds=seconds[file],
             properties=properties,
         )
 
-    origin = ReportOrigin.of(
+    origin = ReportOrigin.of_stage(
         "test_smoke",
-        run.context.cell(run.target.tag),
+        smoke_tests.context.cell(smoke_tests.target.tag),
         config="",
-        run_id=run.context.common.outputs.run_id,
+        run_id=smoke_tests.context.common.outputs.run_id,
     )
     document = Document(
         cases=tuple(cases),

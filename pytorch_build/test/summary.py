@@ -7,6 +7,7 @@ cuts what GitHub would not show. Names and messages come from tests, and may hol
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from core import console
@@ -14,8 +15,10 @@ from core.data import Model
 from core.run import LOCAL_RUN
 from core.run.job_files import table, text
 from core.shell import command_line
-from pytorch_build.test.junit import FAILING, OUTCOMES, Case, clean, counts
-from pytorch_build.test.results import CellResults, ReportOrigin, name_unless_default
+from pytorch_build.test.cell_results import CellResults
+from pytorch_build.test.junit.document import FAILING, OUTCOMES, Case, count_outcomes
+from pytorch_build.test.junit.texts import clean
+from pytorch_build.test.report import ReportOrigin, name_unless_default
 
 MOST_FAILURES = 300
 MOST_LISTED = 50
@@ -31,7 +34,7 @@ _PYTHON = re.compile(r"cp(\d)(\d+t?)")
 # --- Data ------------------------------------------------------------------------------------
 
 
-class CaseEntry(Model):
+class CaseData(Model):
     """One test of interest: its result, the shard that ran it, and the command that runs it again."""
 
     test: str
@@ -45,7 +48,7 @@ class CaseEntry(Model):
     command: str = ""
 
 
-class GroupEntry(Model):
+class CellData(Model):
     """The results of one stage on one cell; `skipped` is node id -> reason."""
 
     stage: str
@@ -59,44 +62,44 @@ class GroupEntry(Model):
     seconds: float
     totals: dict[str, int]
     problems: tuple[str, ...] = ()
-    failures: tuple[CaseEntry, ...] = ()
-    flaky: tuple[CaseEntry, ...] = ()
-    slowest: tuple[CaseEntry, ...] = ()
+    failures: tuple[CaseData, ...] = ()
+    flaky: tuple[CaseData, ...] = ()
+    slowest: tuple[CaseData, ...] = ()
     skipped: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
 
 
-class ReportData(Model):
-    """All results of a run: one entry per stage and cell."""
+class SummaryData(Model):
+    """All results of a run, by stage and cell."""
 
     schema_version: Literal[1] = 1
     run_id: str
     passed: bool
-    tests: tuple[GroupEntry, ...]
+    tests: tuple[CellData, ...]
 
 
-def report_data(
+def summary_data(
     run_id: str,
     results: Sequence[CellResults],
-) -> ReportData:
+) -> SummaryData:
     """Return all results of a run as data."""
-    return ReportData(
+    return SummaryData(
         run_id=run_id,
         passed=bool(results) and all(cell_results.passed for cell_results in results),
-        tests=tuple(map(_group_entry, results)),
+        tests=tuple(map(_cell_data, results)),
     )
 
 
-def _group_entry(cell_results: CellResults) -> GroupEntry:
+def _cell_data(cell_results: CellResults) -> CellData:
     origin = cell_results.origin
-    failures: list[CaseEntry] = []
-    flaky: list[CaseEntry] = []
+    failures: list[CaseData] = []
+    flaky: list[CaseData] = []
     skipped: dict[str, str] = {}
     timed_cases: list[Case] = []
-    for case, shard in cell_results.cases:
+    for case in cell_results.document.cases:
         if case.failing:
-            failures.append(_case_entry(origin, case, shard))
+            failures.append(_case_data(origin, case))
         elif case.outcome == "flaky":
-            flaky.append(_case_entry(origin, case, shard))
+            flaky.append(_case_data(origin, case))
         elif case.outcome in {"skipped", "xfailed"}:
             skipped[case.test] = case.line
         if case.seconds > 0:
@@ -104,8 +107,8 @@ def _group_entry(cell_results: CellResults) -> GroupEntry:
 
     timed_cases.sort(key=lambda case: (-case.seconds, case.test))
     slowest_cases = timed_cases[:_MOST_SLOWEST]
-    slowest = [_case_entry(origin, case, shard="") for case in slowest_cases]
-    return GroupEntry(
+    slowest = [_case_data(origin, replace(case, shard="")) for case in slowest_cases]
+    return CellData(
         stage=origin.stage or origin.folder,
         torch_ref=origin.torch_ref,
         python=origin.python,
@@ -113,10 +116,10 @@ def _group_entry(cell_results: CellResults) -> GroupEntry:
         config=origin.config,
         run_id=origin.run_id,
         passed=cell_results.passed,
-        shards=cell_results.shards,
+        shards=cell_results.shard_count,
         seconds=round(cell_results.seconds, 3),
-        totals=cell_results.counts,
-        problems=cell_results.problems,
+        totals=cell_results.outcomes,
+        problems=cell_results.document.problems,
         failures=tuple(failures),
         flaky=tuple(flaky),
         slowest=tuple(slowest),
@@ -124,19 +127,15 @@ def _group_entry(cell_results: CellResults) -> GroupEntry:
     )
 
 
-def _case_entry(
-    origin: ReportOrigin,
-    case: Case,
-    shard: str,
-) -> CaseEntry:
+def _case_data(origin: ReportOrigin, case: Case) -> CaseData:
     command = ""
     if case.outcome != "passed":
         command = repeating_command(origin, case)
-    return CaseEntry(
+    return CaseData(
         test=case.test,
         outcome=case.outcome,
         seconds=round(case.seconds, 3),
-        shard=shard,
+        shard=case.shard,
         attempts=case.attempts,
         rule=case.rule,
         line=case.line,
@@ -148,10 +147,7 @@ def _case_entry(
 # --- Commands that run a failure again -------------------------------------------------------
 
 
-def repeating_command(
-    origin: ReportOrigin,
-    case: Case,
-) -> str:
+def repeating_command(origin: ReportOrigin, case: Case) -> str:
     """Return the command that runs a failed test again, on the same wheels; "" where there is none."""
     if origin.stage not in {"test_torch", "test_smoke", "test_rocm"}:
         return ""
@@ -171,10 +167,7 @@ def repeating_command(
     return command_line(command)
 
 
-def _repeating_options(
-    origin: ReportOrigin,
-    case: Case,
-) -> dict[str, str]:
+def _repeating_options(origin: ReportOrigin, case: Case) -> dict[str, str]:
     """Return the options that lead to a test; "" for what need not be said."""
     options = {
         "--run-id": "" if origin.run_id == LOCAL_RUN else origin.run_id,
@@ -187,12 +180,12 @@ def _repeating_options(
         path = case.file.partition("@")[0]
         options["--include"] = path.removeprefix("test/").removesuffix(".py")
     if origin.stage != "test_rocm":
-        options["-k"] = expression(case)
+        options["-k"] = pytest_expression(case)
     return options
 
 
-def expression(case: Case) -> str:
-    """Write pytest's ``-k`` for one test: its class and name, and the parameters that it can hold."""
+def pytest_expression(case: Case) -> str:
+    """Return pytest's ``-k`` for one test: its class and name, and the parameters that it can hold."""
     _file, _colons, path = case.test.partition("::")
     names, bracket, parameters = path.partition("[")
     usable_names = [name for name in names.split("::") if _WORD.fullmatch(name) and name not in _OPERATORS]
@@ -216,17 +209,21 @@ def markdown(
     flaky_rows: list[Sequence[str]] = []
     for cell_results in results:
         origin = text(str(cell_results.origin))
-        problems += [f"- {origin}: {text(clean(problem))}" for problem in cell_results.problems]
-        for case, shard in cell_results.cases:
+        for problem in cell_results.document.problems:
+            clean_problem = text(clean(problem))
+            problems.append(f"- {origin}: {clean_problem}")
+        for case in cell_results.document.cases:
             if case.failing:
-                failures.append(_failure_item(cell_results.origin, case, shard))
+                failures.append(_failure_item(cell_results.origin, case))
             elif case.outcome == "flaky":
                 # A table's bars are looked for first, so code may hold none.
                 name = as_code(case.test).replace("|", r"\|")
                 failure = as_code(case.line).replace("|", r"\|")
-                flaky_rows.append((name, origin, str(case.attempts), failure, text(case.rule)))
+                attempts = str(case.attempts)
+                rule = text(case.rule)
+                flaky_rows.append((name, origin, attempts, failure, rule))
 
-    heading = f"### {text(title)}: {verdict(results)}"
+    heading = f"### {text(title)}: {headline(results)}"
     blocks = [heading, _totals_table(results)]
     if problems:
         blocks += ["#### Results that cannot be trusted", *problems[:MOST_LISTED]]
@@ -246,7 +243,7 @@ def _remainder(
     most: int,
     noun: str,
 ) -> Sequence[str]:
-    """Return what is said of rows beyond a limit."""
+    """Return the line on rows beyond a limit; none where all are within it."""
     number = len(rows) - most
     if number <= 0:
         return ()
@@ -255,17 +252,21 @@ def _remainder(
 
 def list_outcomes(totals: Mapping[str, int]) -> str:
     """Return how many tests ended in which way, without what did not occur: ``12 passed, 3 skipped``."""
-    return ", ".join(f"{count} {outcome}" for outcome, count in totals.items() if count)
+    parts: list[str] = []
+    for outcome, count in totals.items():
+        if count:
+            parts.append(f"{count} {outcome}")
+    return ", ".join(parts)
 
 
-def verdict(results: Sequence[CellResults]) -> str:
-    """Summarize in a few words how the tests went."""
+def headline(results: Sequence[CellResults]) -> str:
+    """Return in a few words how the tests went: ``2 failed, 40 passed``."""
     cases: list[Case] = []
     problem_count = 0
     for cell_results in results:
-        cases += [case for case, _shard in cell_results.cases]
-        problem_count += len(cell_results.problems)
-    totals = counts(cases)
+        cases += cell_results.document.cases
+        problem_count += len(cell_results.document.problems)
+    totals = count_outcomes(cases)
 
     failing_totals: dict[str, int] = {}
     # What is worst comes first.
@@ -292,7 +293,7 @@ def _totals_table(results: Sequence[CellResults]) -> str:
     """Return a table with a row for each stage and cell, without columns of outcomes that did not occur."""
     totals: Counter[str] = Counter()
     for cell_results in results:
-        totals.update(cell_results.counts)
+        totals.update(cell_results.outcomes)
     outcomes = [outcome for outcome in OUTCOMES if totals[outcome]]
     if not outcomes:
         outcomes = ["passed"]
@@ -300,25 +301,22 @@ def _totals_table(results: Sequence[CellResults]) -> str:
     rows: list[Sequence[str]] = []
     for cell_results in results:
         name = str(cell_results.origin)
-        if cell_results.shards > 1:
-            name += f" ({cell_results.shards} shards)"
+        if cell_results.shard_count > 1:
+            name += f" ({cell_results.shard_count} shards)"
+        counts = cell_results.outcomes
         row = [text(name)]
-        row += [str(cell_results.counts[outcome]) for outcome in outcomes]
+        row += [str(counts[outcome]) for outcome in outcomes]
         row.append(console.duration(cell_results.seconds))
         row.append("passed" if cell_results.passed else "**failed**")
         rows.append(row)
     return table(("tests", *outcomes, "time", "result"), rows)
 
 
-def _failure_item(
-    origin: ReportOrigin,
-    case: Case,
-    shard: str,
-) -> str:
+def _failure_item(origin: ReportOrigin, case: Case) -> str:
     """Return a failure as an item of a list: the test, why it failed, and the command that repeats it."""
     origin_and_shard = str(origin)
-    if shard:
-        origin_and_shard += f", shard {shard}"
+    if case.shard:
+        origin_and_shard += f", shard {case.shard}"
     name = as_code(case.test)
     markdown_item = f"- {name} {case.outcome} ({text(origin_and_shard)})"
     if case.line:
@@ -334,7 +332,7 @@ def _failure_item(
 
 
 def as_code(value: str) -> str:
-    """Write a text as Markdown code that no text can end."""
+    """Return a text as Markdown code that no text can end."""
     line = _on_one_line(value)
     if len(line) > _NAME_LIMIT:
         line = f"{line[:_NAME_LIMIT]}…"
@@ -349,10 +347,7 @@ def _on_one_line(value: str) -> str:
     return " ".join(clean(value).split())
 
 
-def _fence(
-    line: str,
-    least: int,
-) -> str:
+def _fence(line: str, least: int) -> str:
     """Return a fence of more backticks than the text has in a row."""
     length = least
     for backticks in re.findall(r"`+", line):

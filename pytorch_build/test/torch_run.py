@@ -17,16 +17,26 @@ from core.errors import CheckError, UsageError
 from core.run import records
 from core.run.stage import Stage, StageResult, look, perform
 from core.shell import command_line
-from pytorch_build.test import file_run, plugin, reports, shards, skip_rules, upstream_tests
-from pytorch_build.test.junit import Case, Document, Suite, counts
-from pytorch_build.test.results import DEFAULT_CONFIG, EXISTING, FILES, MAY_SKIP, Report, ReportOrigin
-from pytorch_build.test.summary import expression
+from pytorch_build.test import file_run, plugin, shards, skip_rules, upstream_tests
+from pytorch_build.test.junit.document import Case, Document, Suite, count_outcomes, failure_line
+from pytorch_build.test.record_validity import force_if_incomplete
+from pytorch_build.test.report import (
+    DEFAULT_CONFIG,
+    EXISTING_TESTS,
+    MAY_SKIP,
+    REQUIRED_FILES,
+    Report,
+    ReportOrigin,
+)
+from pytorch_build.test.stored_reports import put_report
+from pytorch_build.test.summary import pytest_expression
+from pytorch_build.test.verdict import require_passed
 
 if TYPE_CHECKING:
     from core.env import Interpreter
     from core.status import Status
     from pytorch_build.context import Context
-    from pytorch_build.test.file_run import FileRun
+    from pytorch_build.test.file_run import FileResults
     from pytorch_build.test.gpus import Assignment
     from pytorch_build.test.plugin import AppliedRule
     from pytorch_build.test.skip_rules import Rule
@@ -52,7 +62,7 @@ _VARIABLES_OF_BUILDS = ("LD_LIBRARY_PATH", "ROCM_PATH", "ROCM_HOME", "HIP_PATH")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorchTests:
+class TorchTestRequest:
     """Which tests to run, and how.
 
     Attributes:
@@ -86,7 +96,7 @@ class TorchTests:
     mirrors: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def selection(self) -> list[str]:
+    def selecting_options(self) -> list[str]:
         """The options that may choose among the tests."""
         options: list[str] = []
         for name in self.include:
@@ -98,7 +108,7 @@ class TorchTests:
         return [*options, *self.pytest_arguments]
 
     @property
-    def replaced(self) -> list[str]:
+    def replacing_options(self) -> list[str]:
         """The options that replaced tests and rules: no promotion rests on such results."""
         options: list[str] = []
         if self.tree is not None:
@@ -118,8 +128,8 @@ class Bench:
 
     context: Context
     target: Interpreter
-    tests: upstream_tests.Tests
-    torch: upstream_tests.Torch
+    tests: upstream_tests.UpstreamTests
+    torch: upstream_tests.InstalledTorch
     assignments: Sequence[Assignment]
 
     @property
@@ -130,35 +140,35 @@ class Bench:
 
 def perform_tests(
     bench: Bench,
-    request: TorchTests,
+    request: TorchTestRequest,
     inputs: Mapping[str, Any],
 ) -> None:
     """Run a shard, keep its report, logs and record; do nothing where the same was tested before."""
-    shard_run = _prepare_shard_run(bench, request)
+    prepared_shard = _prepare_shard(bench, request)
     perform(
-        reports.unless_incomplete(shard_run.stage),
-        {**inputs, **_recorded_inputs(shard_run)},
-        partial(_run_and_report, shard_run),
+        force_if_incomplete(prepared_shard.stage),
+        {**inputs, **_recorded_inputs(prepared_shard)},
+        partial(_run_and_report, prepared_shard),
     )
 
 
 def look_at_tests(
     bench: Bench,
-    request: TorchTests,
+    request: TorchTestRequest,
     inputs: Mapping[str, Any],
 ) -> Status:
     """Return whether a shard has to be run. Nothing is changed."""
-    shard_run = _prepare_shard_run(bench, request)
-    stage = reports.unless_incomplete(shard_run.stage)
-    return look(stage, {**inputs, **_recorded_inputs(shard_run)})
+    prepared_shard = _prepare_shard(bench, request)
+    stage = force_if_incomplete(prepared_shard.stage)
+    return look(stage, {**inputs, **_recorded_inputs(prepared_shard)})
 
 
 def find_recorded_torch(
     context: Context,
     target: Interpreter,
-    request: TorchTests,
+    request: TorchTestRequest,
     inputs: Mapping[str, Any],
-) -> upstream_tests.Torch | None:
+) -> upstream_tests.InstalledTorch | None:
     """Return what the torch of the last test said of itself, if its packages are those that are tested now.
 
     None where they are others, or nothing was tested yet: an environment has to be filled to ask its torch.
@@ -177,18 +187,19 @@ def find_recorded_torch(
 
     # As a record has them: JSON knows no tuples.
     written_inputs = json.loads(json.dumps(inputs))
-    if any(record.inputs.get(name) != value for name, value in written_inputs.items()):
-        return None
+    for name, value in written_inputs.items():
+        if record.inputs.get(name) != value:
+            return None
     key = stage.outputs.record_key(stage.artifact_group, stage.record_name)
-    return validated(record.details[TORCH], upstream_tests.Torch, where=key, table_name=TORCH)
+    return validated(record.details[TORCH], upstream_tests.InstalledTorch, where=key, table_name=TORCH)
 
 
 # What runs
 
 
-def _origin_of(context: Context, target: Interpreter, request: TorchTests) -> ReportOrigin:
+def _origin_of(context: Context, target: Interpreter, request: TorchTestRequest) -> ReportOrigin:
     """Return what is tested, as reports and records name it."""
-    return ReportOrigin.of(
+    return ReportOrigin.of_stage(
         "test_torch",
         context.cell(target.tag),
         config=request.config,
@@ -196,10 +207,10 @@ def _origin_of(context: Context, target: Interpreter, request: TorchTests) -> Re
     )
 
 
-def _stage_of(context: Context, origin: ReportOrigin, request: TorchTests) -> Stage:
+def _stage_of(context: Context, origin: ReportOrigin, request: TorchTestRequest) -> Stage:
     """Return the stage of a shard's record."""
     return Stage(
-        name=reports.stage_name(origin, request.shard),
+        name=origin.stage_name(request.shard),
         common=context.common,
         artifact_group=context.artifact_group,
         cell=origin.cell,
@@ -207,8 +218,8 @@ def _stage_of(context: Context, origin: ReportOrigin, request: TorchTests) -> St
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ShardRun:
-    """One shard of the tests.
+class _PreparedShard:
+    """A shard of the tests that is ready to run.
 
     Attributes:
         bench: Where it runs.
@@ -223,7 +234,7 @@ class _ShardRun:
     """
 
     bench: Bench
-    request: TorchTests
+    request: TorchTestRequest
     origin: ReportOrigin
     stage: Stage
     rules: Sequence[Rule]
@@ -233,9 +244,9 @@ class _ShardRun:
     plan: shards.Plan
 
 
-def _prepare_shard_run(bench: Bench, request: TorchTests) -> _ShardRun:
+def _prepare_shard(bench: Bench, request: TorchTestRequest) -> _PreparedShard:
     """Return what a shard is to run; refuse what cannot work."""
-    upstream_tests.require_match(
+    upstream_tests.require_matching_tests(
         bench.torch,
         bench.tests,
         allowed=request.allow_version_mismatch,
@@ -254,14 +265,14 @@ def _prepare_shard_run(bench: Bench, request: TorchTests) -> _ShardRun:
         context.artifact_group,
         request.config,
     )
-    rules = skip_rules.load(request.skips)
+    rules = skip_rules.load_rules(request.skips)
     unrestricted_request = replace(
         request,
         include=(),
         exclude=(),
         expression="",
     )
-    return _ShardRun(
+    return _PreparedShard(
         bench=bench,
         request=request,
         origin=origin,
@@ -270,7 +281,7 @@ def _prepare_shard_run(bench: Bench, request: TorchTests) -> _ShardRun:
         applied_rules=_apply_rules(bench, request, rules),
         test_files=test_files,
         required_files=_choose_files(bench, unrestricted_request),
-        plan=shards.plan(
+        plan=shards.plan_shards(
             test_files,
             durations,
             request.shard.count,
@@ -293,11 +304,11 @@ def _require_device_code(bench: Bench) -> None:
         )
 
 
-def _choose_files(bench: Bench, request: TorchTests) -> Mapping[str, TestFile]:
+def _choose_files(bench: Bench, request: TorchTestRequest) -> Mapping[str, TestFile]:
     """Return the test files that a request chooses, by their paths."""
-    configuration = upstream_tests.configuration(request.config)
-    scripts = upstream_tests.scripts_of(configuration, bench.tests.tree)
-    modules = upstream_tests.modules_of(bench.tests.tree)
+    configuration = upstream_tests.find_configuration(request.config)
+    scripts = upstream_tests.list_scripts(configuration, bench.tests.tree)
+    modules = upstream_tests.list_modules(bench.tests.tree)
     chosen_files = upstream_tests.choose_files(
         configuration,
         (*scripts, *modules),
@@ -311,7 +322,7 @@ def _choose_files(bench: Bench, request: TorchTests) -> Mapping[str, TestFile]:
 
 def _apply_rules(
     bench: Bench,
-    request: TorchTests,
+    request: TorchTestRequest,
     rules: Sequence[Rule],
 ) -> Sequence[tuple[AppliedRule, ...]]:
     """Return the skip rules that apply, for each of the bench's GPUs."""
@@ -334,22 +345,23 @@ def _apply_rules(
     return rules_of_gpus
 
 
-def _recorded_inputs(shard_run: _ShardRun) -> Mapping[str, Any]:
-    """Return what makes a shard unchanged, beside what is installed."""
-    request = shard_run.request
-    tests = shard_run.bench.tests
+def _recorded_inputs(prepared_shard: _PreparedShard) -> Mapping[str, Any]:
+    """Return the inputs of a shard's record, beside what is installed."""
+    request = prepared_shard.request
+    tests = prepared_shard.bench.tests
     rule_digests: dict[str, str] = {}
-    for number, rules in enumerate(shard_run.applied_rules):
-        rule_digests[str(number)] = files.digest_of([rule.model_dump() for rule in rules])
-    gpu_targets = {assignment.target for assignment in shard_run.bench.assignments}
+    for number, rules in enumerate(prepared_shard.applied_rules):
+        tables = [rule.model_dump() for rule in rules]
+        rule_digests[str(number)] = files.digest_of(tables)
+    gpu_targets = {assignment.target for assignment in prepared_shard.bench.assignments}
     return {
         "config": request.config,
-        "arguments": request.replaced,
-        "selection": request.selection,
+        "arguments": request.replacing_options,
+        "selection": request.selecting_options,
         "tests": {"commit": tests.commit, "version": tests.version},
         "rules": rule_digests,
         "shard": str(request.shard),
-        "plan": shard_run.plan.digest,
+        "plan": prepared_shard.plan.digest,
         "gpu": sorted(gpu_targets - {""}),
     }
 
@@ -357,64 +369,65 @@ def _recorded_inputs(shard_run: _ShardRun) -> Mapping[str, Any]:
 # Running it
 
 
-def _run_and_report(shard_run: _ShardRun) -> StageResult:
+def _run_and_report(prepared_shard: _PreparedShard) -> StageResult:
     """Run a shard, and file its report; return what the record says of it."""
-    request = shard_run.request
-    stage = shard_run.stage
+    request = prepared_shard.request
+    stage = prepared_shard.stage
     if request.shard.count > 1:
-        shards.show(shard_run.plan, request.shard)
+        shards.print_plan(prepared_shard.plan, request.shard)
 
     started = records.now()
     with temporary.folder("pt") as scratch:
         try:
-            runs = _run_files(shard_run, scratch)
+            all_results = _run_files(prepared_shard, scratch)
         finally:
             # Also of a run that was interrupted.
             _store_logs(stage, scratch / _LOGS)
 
     report = Report(
-        origin=shard_run.origin,
-        document=_document_of(shard_run, runs, started),
+        origin=prepared_shard.origin,
+        document=_document_of(prepared_shard, all_results, started),
         shard=request.shard if request.shard.count > 1 else None,
     )
-    details = reports.put_report(
+    details = put_report(
         stage.store,
         stage.outputs,
         stage.artifact_group,
         report,
     )
-    _show_runs(runs)
-    if shard_run.bench.context.ref.has_whole_tests:
-        _warn_of_silent_rules(shard_run, runs)
-    reports.require_passed(report, hint=_hint(report.document.cases))
-    outcomes = counts(report.document.cases)
+    _show_results(all_results)
+    if prepared_shard.bench.context.ref.has_whole_tests:
+        _warn_of_silent_rules(prepared_shard, all_results)
+    require_passed(report, hint=_hint_for_failure(report.document.cases))
+    outcomes = count_outcomes(report.document.cases)
     passed = outcomes["passed"] + outcomes["flaky"]
     console.done(f"{stage.name}: {passed} passed")
     return StageResult(
         files=(),
-        details={**details, TORCH: shard_run.bench.torch.model_dump(mode="json")},
+        details={**details, TORCH: prepared_shard.bench.torch.model_dump(mode="json")},
     )
 
 
-def _run_files(shard_run: _ShardRun, scratch: Path) -> Sequence[FileRun]:
+def _run_files(prepared_shard: _PreparedShard, scratch: Path) -> Sequence[FileResults]:
     """Run the files of a shard, on each GPU architecture."""
-    bench = shard_run.bench
-    request = shard_run.request
-    test_files = shard_run.plan.files_of(request.shard)
-    runs: list[FileRun] = []
+    bench = prepared_shard.bench
+    request = prepared_shard.request
+    test_files = prepared_shard.plan.files_of(request.shard)
+    all_results: list[FileResults] = []
     for number, assignment in enumerate(bench.assignments):
         if bench.has_several_targets:
-            console.say(f"{console.counted(len(test_files), 'test file')} on {assignment.description}")
+            file_count = console.counted(len(test_files), "test file")
+            console.say(f"{file_count} on {assignment.description}")
         for position, test_file in enumerate(test_files, start=1):
             folder = scratch / f"{number}-{position}"
-            settings = file_run.RunSettings(
+            settings = file_run.FileSettings(
                 python=bench.target.executable,
                 tree=bench.tests.tree,
-                env=environment(bench, assignment, folder),
+                env=process_environment(bench, assignment, folder),
                 folder=folder / "pytest",
                 logs=scratch / _LOGS,
-                limits=request.limits or upstream_tests.load().limits,
-                rules=shard_run.applied_rules[number],
+                limits=request.limits or upstream_tests.load_configurations().limits,
+                rules=prepared_shard.applied_rules[number],
                 expression=request.expression,
                 arguments=request.pytest_arguments,
                 workers=request.workers,
@@ -424,20 +437,20 @@ def _run_files(shard_run: _ShardRun, scratch: Path) -> Sequence[FileRun]:
                 name += f"@{assignment.target}"
 
             with console.group(f"{position}/{len(test_files)} {test_file}"):
-                run = file_run.run_file(
-                    shard_run.test_files[test_file],
+                results = file_run.run_file(
+                    prepared_shard.test_files[test_file],
                     settings,
                     name=name,
                 )
-                _show_failures(run, shard_run.stage.log)
+                _show_failures(results, prepared_shard.stage.log)
             if bench.has_several_targets:
-                run = run.on(assignment.target)
-            runs.append(run)
+                results = results.named_for(assignment.target)
+            all_results.append(results)
             shutil.rmtree(folder, ignore_errors=True)
-    return runs
+    return all_results
 
 
-def environment(
+def process_environment(
     bench: Bench,
     assignment: Assignment,
     folder: Path,
@@ -447,7 +460,7 @@ def environment(
     separator = ";" if bench.context.common.outputs.platform == "windows" else ":"
     inherited_path = process.handed_on().get("PATH", "")
     changes: dict[str, str | None] = dict.fromkeys(_VARIABLES_OF_BUILDS)
-    for variable, name in upstream_tests.load().folders.items():
+    for variable, name in upstream_tests.load_configurations().folders.items():
         (folder / name).mkdir(
             parents=True,
             exist_ok=True,
@@ -470,21 +483,21 @@ def environment(
 
 
 def _document_of(
-    shard_run: _ShardRun,
-    runs: Sequence[FileRun],
+    prepared_shard: _PreparedShard,
+    all_results: Sequence[FileResults],
     started: str,
 ) -> Document:
     """Return the results of the files, with what was to run."""
-    bench = shard_run.bench
+    bench = prepared_shard.bench
     cases: list[Case] = []
     suites: dict[str, Suite] = {}
-    for run in runs:
-        cases += run.cases
-        properties = {"processes": str(run.processes)}
-        if run.existing is not None:
-            properties[EXISTING] = str(len(run.existing))
-        suites[run.file] = Suite(
-            seconds=run.seconds,
+    for results in all_results:
+        cases += results.cases
+        properties = {"processes": str(results.processes)}
+        if results.existing is not None:
+            properties[EXISTING_TESTS] = str(len(results.existing))
+        suites[results.file] = Suite(
+            seconds=results.seconds,
             properties=properties,
         )
 
@@ -494,8 +507,8 @@ def _document_of(
         properties={
             "torch": bench.torch.version,
             "tests": bench.tests.commit or bench.tests.version,
-            FILES: " ".join(sorted(shard_run.required_files)),
-            MAY_SKIP: str(upstream_tests.configuration(shard_run.request.config).may_skip),
+            REQUIRED_FILES: " ".join(sorted(prepared_shard.required_files)),
+            MAY_SKIP: str(upstream_tests.find_configuration(prepared_shard.request.config).may_skip),
         },
         timestamp=started,
     )
@@ -504,20 +517,20 @@ def _document_of(
 # What readers see
 
 
-def _warn_of_silent_rules(shard_run: _ShardRun, runs: Sequence[FileRun]) -> None:
+def _warn_of_silent_rules(prepared_shard: _PreparedShard, all_results: Sequence[FileResults]) -> None:
     """Name rules that took no test of the files that they name: it was renamed, or never there."""
     applied_names: set[str] = set()
-    for rules in shard_run.applied_rules:
+    for rules in prepared_shard.applied_rules:
         applied_names.update(rule.name for rule in rules)
     matched_names: set[str] = set()
     collected_files: set[str] = set()
-    for run in runs:
-        matched_names |= run.matched_rules
-        if run.existing:
-            collected_files.add(run.file.partition("@")[0])
+    for results in all_results:
+        matched_names |= results.matched_rules
+        if results.existing:
+            collected_files.add(results.file.partition("@")[0])
 
-    applied_rules = [rule for rule in shard_run.rules if rule.name in applied_names]
-    silent_rules = skip_rules.silent_rules(applied_rules, collected_files, matched_names)
+    applied_rules = [rule for rule in prepared_shard.rules if rule.name in applied_names]
+    silent_rules = skip_rules.find_silent_rules(applied_rules, collected_files, matched_names)
     if silent_rules:
         names = ", ".join(rule.name for rule in silent_rules)
         console.warn(f"Skip rules that match no test of the files that they name: {names}")
@@ -533,6 +546,7 @@ def _store_logs(stage: Stage, folder: Path) -> None:
 
 
 def _shortened_log(path: Path) -> bytes:
+    """Return a log, or of a long one its beginning and end."""
     size = path.stat().st_size
     if size <= _LOG_BYTES:
         return path.read_bytes()
@@ -544,47 +558,48 @@ def _shortened_log(path: Path) -> bytes:
     return beginning + f"\n… {size - 2 * half} bytes left out …\n".encode() + end
 
 
-def _hint(cases: Sequence[Case]) -> str:
-    """Return how to run the first failed test again."""
+def _hint_for_failure(cases: Sequence[Case]) -> str:
+    """Return the hint of a failure: how to run the first failed test again."""
     for case in cases:
         if case.failing:
             file = upstream_tests.module_name(case.file)
-            selection = f"--include {file} -k {command_line([expression(case)])}"
+            expression = command_line([pytest_expression(case)])
+            selection = f"--include {file} -k {expression}"
             return f"One test again: {command_again()} {selection}"
     return "The logs are among the run's outputs (logs/)."
 
 
-def _show_failures(run: FileRun, stage_log: Path) -> None:
+def _show_failures(results: FileResults, stage_log: Path) -> None:
     """Print what failed in a file, and add its logs to the stage's."""
-    failed_cases = [case for case in run.cases if case.failing]
+    failed_cases = [case for case in results.cases if case.failing]
     for case in failed_cases[:_MOST_SHOWN_FAILURES]:
-        console.say(f"  {case.test} {case.outcome}: {case.line}")
+        console.say(f"  {failure_line(case)}")
     if not failed_cases:
         return
 
     files.ensure_folder(stage_log.parent)
     has_broken_off = any(case.outcome in _BROKEN_OFF for case in failed_cases)
-    for log in run.logs:
+    for log in results.logs:
         with stage_log.open("ab") as stream:
             stream.write(_shortened_log(log))
         if has_broken_off:
             console.detail(process.tail(log, lines=30))
 
 
-def _show_runs(runs: Sequence[FileRun]) -> None:
+def _show_results(all_results: Sequence[FileResults]) -> None:
     """Print a row per file."""
     rows: list[tuple[str, ...]] = []
-    for run in runs:
-        outcomes = counts(run.cases)
+    for results in all_results:
+        outcomes = count_outcomes(results.cases)
         passed = outcomes["passed"] + outcomes["flaky"]
         skipped = outcomes["skipped"] + outcomes["xfailed"]
-        failed = len(run.cases) - passed - skipped
+        failed = len(results.cases) - passed - skipped
         row = (
             str(passed),
             str(failed),
             str(skipped),
-            str(run.processes),
-            console.duration(run.seconds),
+            str(results.processes),
+            console.duration(results.seconds),
         )
-        rows.append((run.file, *row))
+        rows.append((results.file, *row))
     console.table(_COLUMNS, rows)

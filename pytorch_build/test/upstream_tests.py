@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 DATA = Path(__file__).with_name("configurations.toml")
 # A tree of its own: what builds work in is hipified, and has submodules that no test reads.
-FOLDER = "torch-tests"
-TESTS = "test"
+TREE_NAME = "torch-tests"
+TESTS_FOLDER = "test"
 Runner = Literal["pytest", "run_test", "script"]
 
 _REQUIRED_TOOLS = ("pytest", "pytest-timeout")
@@ -46,8 +46,8 @@ _IMPORT_SECONDS = 600
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tests:
-    """A source tree with tests.
+class UpstreamTests:
+    """Upstream's tests, in a source tree.
 
     Attributes:
         tree: Its folder.
@@ -66,9 +66,9 @@ def check_out_tests(
     context: Context,
     lock: SourceLock,
     mirrors: Mapping[str, str],
-) -> Tests:
+) -> UpstreamTests:
     """Check upstream's tree out: one commit, without submodules, as upstream has it."""
-    with console.group(f"checkout {FOLDER}"):
+    with console.group(f"checkout {TREE_NAME}"):
         tree = sources.checkout(
             lock.project(TORCH.name), _managed_path(context), _options_for_tests(context, mirrors)
         )
@@ -79,7 +79,7 @@ def find_checked_out_tests(
     context: Context,
     lock: SourceLock,
     mirrors: Mapping[str, str],
-) -> Tests | None:
+) -> UpstreamTests | None:
     """Return upstream's tree as it lies there; None where `check_out_tests` has something to do."""
     tree = sources.unchanged_tree(
         lock.project(TORCH.name), _managed_path(context), _options_for_tests(context, mirrors)
@@ -89,8 +89,8 @@ def find_checked_out_tests(
     return _tests_of(tree)
 
 
-def _tests_of(tree: sources.SourceTree) -> Tests:
-    return Tests(
+def _tests_of(tree: sources.SourceTree) -> UpstreamTests:
+    return UpstreamTests(
         tree=tree.path,
         version=_version_of(tree.path),
         commit=tree.commit,
@@ -98,7 +98,7 @@ def _tests_of(tree: sources.SourceTree) -> Tests:
 
 
 def _managed_path(context: Context) -> Path:
-    return sources.tree_path(context.common.sources, context.ref.name, FOLDER)
+    return sources.tree_path(context.common.sources, context.ref.name, TREE_NAME)
 
 
 def _options_for_tests(context: Context, mirrors: Mapping[str, str]) -> sources.CheckoutOptions:
@@ -106,14 +106,14 @@ def _options_for_tests(context: Context, mirrors: Mapping[str, str]) -> sources.
     return replace(options, submodules=False, hipify=False)
 
 
-def tests_of_tree(tree: Path) -> Tests:
+def tests_of_tree(tree: Path) -> UpstreamTests:
     """Take the user's own tree, as it is; one that `checkout` made counts by its upstream commit, too."""
     path = tree.expanduser().absolute()
     if not path.is_dir():
         raise SourceError(f"{path} does not exist.", hint="Give a PyTorch source tree: --pytorch-dir DIR.")
     version = _version_of(path)
     if not (path / ".git").exists():
-        return Tests(
+        return UpstreamTests(
             tree=path,
             version=version,
             commit="",
@@ -125,7 +125,7 @@ def tests_of_tree(tree: Path) -> Tests:
     )
     head = repository.commit_of("HEAD") or ""
     upstream_commit = repository.commit_of(UPSTREAM_TAG)
-    return Tests(
+    return UpstreamTests(
         tree=path,
         version=version,
         commit=upstream_commit or head,
@@ -174,7 +174,7 @@ def requirements_of_tree(
 # --- The torch -------------------------------------------------------------------------------
 
 
-class Torch(Model):
+class InstalledTorch(Model):
     """The installed torch that is tested; `commit` and `hip` are "" where it does not say them."""
 
     version: str
@@ -183,10 +183,11 @@ class Torch(Model):
     targets: tuple[str, ...] = ()
 
 
-def installed_torch(target: Interpreter, env: Mapping[str, str]) -> Torch:
-    """Query the torch of an environment."""
+def query_torch(target: Interpreter, env: Mapping[str, str]) -> InstalledTorch:
+    """Return what the torch of an environment says of itself."""
     # Isolated, so that no source tree in the working folder is taken for the wheel.
-    command: list[str | Path] = [target.executable, "-I", "-c", read_toml(QUERIES)["torch"]]
+    program = read_toml(QUERIES)["torch"]
+    command: list[str | Path] = [target.executable, "-I", "-c", program]
     try:
         completed = process.capture(
             command,
@@ -204,7 +205,7 @@ def installed_torch(target: Interpreter, env: Mapping[str, str]) -> Torch:
     *_, answer = completed.stdout.splitlines()
     facts = json.loads(answer)
     commit = facts["commit"]
-    return Torch(
+    return InstalledTorch(
         version=facts["version"],
         commit=commit if is_commit(commit) else "",
         hip=facts["hip"],
@@ -223,9 +224,9 @@ def require_tools(target: Interpreter) -> None:
         )
 
 
-def require_match(
-    torch: Torch,
-    tests: Tests,
+def require_matching_tests(
+    torch: InstalledTorch,
+    tests: UpstreamTests,
     *,
     allowed: bool,
 ) -> None:
@@ -242,7 +243,7 @@ def require_match(
     console.warn(difference)
 
 
-def describe_mismatch(torch: Torch, tests: Tests) -> str:
+def describe_mismatch(torch: InstalledTorch, tests: UpstreamTests) -> str:
     """Return how the torch and the tests differ: by commit where both are known, else by release; or ""."""
     if torch.commit and tests.commit:
         if torch.commit in {tests.commit, tests.head}:
@@ -275,7 +276,7 @@ class LimitsTable(Model):
 
 
 class Step(Model):
-    """Files that run alike.
+    """Test files of a configuration that run alike.
 
     Attributes:
         runner: What runs them: pytest, or upstream's own ``run_test.py``.
@@ -309,7 +310,7 @@ class Step(Model):
 
 
 class Configuration(Model):
-    """One configuration.
+    """A set of upstream's test files, and how they run.
 
     Attributes:
         gpus: Whether a process gets one GPU, or all of its architecture.
@@ -335,19 +336,19 @@ class Configuration(Model):
 
 
 class ConfigurationsFile(Model):
-    """The data file."""
+    """What ``configurations.toml`` holds: limits, folders of caches, and the configurations."""
 
     limits: LimitsTable
     folders: dict[str, str]
     configurations: dict[str, Configuration]
 
 
-load = data_file(DATA, ConfigurationsFile)
+load_configurations = data_file(DATA, ConfigurationsFile)
 
 
-def configuration(name: str) -> Configuration:
+def find_configuration(name: str) -> Configuration:
     """Return the configuration of a name that a user gave."""
-    configurations = load().configurations
+    configurations = load_configurations().configurations
     if name not in configurations:
         raise UsageError(f"--config {name!r} is not a configuration. {nearest(name, configurations)}")
     return configurations[name]
@@ -375,20 +376,20 @@ def module_name(name: str) -> str:
     """Return a test file's name as upstream has it, from that or its path, without ``@gfx942``."""
     path = name.partition("@")[0]
     path = path.replace("\\", "/").removeprefix("./")
-    return path.removeprefix(f"{TESTS}/").removesuffix(".py")
+    return path.removeprefix(f"{TESTS_FOLDER}/").removesuffix(".py")
 
 
-def modules_of(tree: Path) -> tuple[str, ...]:
-    """List the test files of a source tree, as upstream names them, sorted."""
-    folder = tree / TESTS
+def list_modules(tree: Path) -> tuple[str, ...]:
+    """Return the test files of a source tree, as upstream names them, sorted."""
+    folder = tree / TESTS_FOLDER
     paths = [path.relative_to(tree) for path in folder.rglob("test_*.py")]
     if not paths:
         raise SourceError(f"{folder} holds no test files.", hint="Give a PyTorch source tree: --pytorch-dir.")
     return tuple(sorted(module_name(path.as_posix()) for path in paths))
 
 
-def scripts_of(configuration: Configuration, tree: Path) -> tuple[str, ...]:
-    """List the programs of a configuration that a tree has, named as test files are; versions differ."""
+def list_scripts(configuration: Configuration, tree: Path) -> tuple[str, ...]:
+    """Return the programs of a configuration that a tree has, named as test files are; versions differ."""
     scripts = [script for script in configuration.scripts if (tree / script).is_file()]
     return tuple(map(module_name, scripts))
 
@@ -402,7 +403,7 @@ def choose_files(
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
 ) -> tuple[TestFile, ...]:
-    """Choose the files to run among a tree's modules; there may be none.
+    """Return the files to run among a tree's modules; there may be none.
 
     Included modules take the place of the configuration's, and run as it says where it has them.
     """
@@ -438,7 +439,7 @@ def choose_files(
 
 
 def _path_of(module: str) -> str:
-    return f"{TESTS}/{module}.py"
+    return f"{TESTS_FOLDER}/{module}.py"
 
 
 def _require_modules(

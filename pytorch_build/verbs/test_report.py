@@ -12,8 +12,18 @@ from core.errors import CheckError
 from core.run import RunOutputs, records
 from core.run.records import Record
 from core.stores import Store
-from pytorch_build.test import junit, reports, results, shards, summary
-from pytorch_build.test.results import CellResults, Report
+from pytorch_build.test import shards, summary
+from pytorch_build.test.cell_results import CellResults, add_missing_results, merge_reports
+from pytorch_build.test.junit.document import Case, Document, failure_line
+from pytorch_build.test.merged_record import merge_shard_records
+from pytorch_build.test.record_validity import check_records
+from pytorch_build.test.report import DEFAULT_CONFIG, Report, ReportOrigin
+from pytorch_build.test.stored_reports import (
+    find_tested_groups,
+    read_reports_in_folder,
+    read_reports_of_group,
+)
+from pytorch_build.test.verdict import why_failed
 
 _MOST_FAILURES = 20
 
@@ -62,24 +72,24 @@ def run(arguments: argparse.Namespace) -> None:
     results_read: list[CellResults] = []
     if arguments.input_dir:
         folder: Path = arguments.input_dir
-        results_read += results.merge_reports(reports.reports_in_folder(folder))
+        results_read += merge_reports(read_reports_in_folder(folder))
         title = f"Tests in {folder.name or folder}"
     else:
-        for name in reports.tested_groups(common):
+        for name in find_tested_groups(common):
             group = read_group(common, name)
             groups.append(group)
             results_read += group.results
         title = f"Tests of run {common.run_id}"
 
-    all_results = reports.require_expected(results_read, arguments.expect)
+    all_results = add_missing_results(results_read, arguments.expect)
     _show(all_results, title, arguments, common.run_id)
     for group in groups:
         _file_results(common, group, keep_durations=arguments.record_durations)
-    reasons = reports.why_not(all_results)
+    reasons = why_failed(all_results)
     if reasons:
         sentence = reasons.partition("\n")[0]
         raise CheckError(sentence, hint="What and why stands above, and in the summary.")
-    verdict = summary.verdict(all_results)
+    verdict = summary.headline(all_results)
     console.done(f"{title}: {verdict}")
 
 
@@ -100,9 +110,9 @@ def read_group(common: Common, artifact_group: str) -> TestedGroup:
     store = common.open_for_reading()
     outputs = common.outputs
     group_records = records.read_all(store, outputs, artifact_group)
-    group_reports = reports.read_reports(store, outputs, artifact_group, group_records)
-    checked_results = reports.check_records(
-        results.merge_reports(group_reports),
+    group_reports = read_reports_of_group(store, outputs, artifact_group, group_records)
+    checked_results = check_records(
+        merge_reports(group_reports),
         group_records,
         store=store,
         outputs=outputs,
@@ -132,8 +142,8 @@ def _file_results(
         _record_durations(store, outputs, group)
 
     for cell_results in group.results:
-        if cell_results.shards > 1 and cell_results.origin.stage:
-            record = reports.record_of_shards(
+        if cell_results.shard_count > 1 and cell_results.origin.stage:
+            record = merge_shard_records(
                 group.records,
                 cell_results,
                 store=store,
@@ -149,19 +159,19 @@ def _record_durations(
     group: TestedGroup,
 ) -> None:
     """Keep how long upstream's tests took, by their configuration."""
-    documents: dict[str, list[junit.Document]] = defaultdict(list)
+    documents: dict[str, list[Document]] = defaultdict(list)
     for report in group.reports:
         if report.origin.stage == "test_torch" and not report.document.problems:
-            config = report.origin.config or results.DEFAULT_CONFIG
+            config = report.origin.config or DEFAULT_CONFIG
             documents[config].append(report.document)
     for config in sorted(documents):
-        durations = shards.durations_of(documents[config])
+        durations = shards.durations_of_files(documents[config])
         shards.record_durations(store, outputs, group.name, config, durations)
 
 
 def _report_as_json(run_id: str, all_results: Sequence[CellResults]) -> str:
-    report_data = summary.report_data(run_id, all_results)
-    return f"{report_data.model_dump_json(indent=1)}\n"
+    summary_data = summary.summary_data(run_id, all_results)
+    return f"{summary_data.model_dump_json(indent=1)}\n"
 
 
 def _show(
@@ -174,10 +184,10 @@ def _show(
     columns = ("tests", "shards", "results", "time", "verdict")
     rows: list[tuple[str, ...]] = []
     for cell_results in all_results:
-        outcomes = summary.list_outcomes(cell_results.counts)
+        outcomes = summary.list_outcomes(cell_results.outcomes)
         verdict = "passed" if cell_results.passed else "failed"
         time = console.duration(cell_results.seconds)
-        rows.append((str(cell_results.origin), str(cell_results.shards), outcomes, time, verdict))
+        rows.append((str(cell_results.origin), str(cell_results.shard_count), outcomes, time, verdict))
     console.table(columns, rows, title=title)
     markdown = summary.markdown(all_results, title=title)
     console.summary(markdown)
@@ -191,13 +201,13 @@ def _show(
 def _print_failures(all_results: Sequence[CellResults]) -> None:
     """Print all problems, and as many failures as a reader will look at, each with its command."""
     for cell_results in all_results:
-        for problem in cell_results.problems:
+        for problem in cell_results.document.problems:
             console.error(f"{cell_results.origin}: {problem}")
-    failures = [
-        (cell_results.origin, case) for cell_results in all_results for case, _shard in cell_results.failing
-    ]
+    failures: list[tuple[ReportOrigin, Case]] = []
+    for cell_results in all_results:
+        failures += [(cell_results.origin, case) for case in cell_results.document.failing]
     for origin, case in failures[:_MOST_FAILURES]:
-        console.say(results.failure_line(case))
+        console.say(failure_line(case))
         command = summary.repeating_command(origin, case)
         if command:
             console.say(f"  {command}")

@@ -13,9 +13,10 @@ from core.run import stage
 from core.status import Status
 from pytorch_build.context import Context, find_context
 from pytorch_build.sdk import RocmOptions, add_tested_sources, rocm_options_from
-from pytorch_build.test import installation, reports, smoke_run
+from pytorch_build.test import installation, smoke_run
 from pytorch_build.test.gpus import Assignment, assign_gpus
-from pytorch_build.test.smoke_run import SmokeRun
+from pytorch_build.test.record_validity import force_if_incomplete
+from pytorch_build.test.smoke_run import SmokeTests
 from pytorch_build.test.tested_packages import find_tested_packages, packages_of_run
 
 PASSES_REST = True
@@ -103,7 +104,7 @@ def perform_smoke_tests(context: Context, options: SmokeOptions) -> None:
     stage.perform(smoke_tests.stage, smoke_tests.inputs, test_packages)
 
 
-def _plan_smoke_tests(context: Context, options: SmokeOptions) -> SmokeRun:
+def _plan_smoke_tests(context: Context, options: SmokeOptions) -> SmokeTests:
     """Find what is tested where, before anything is installed."""
     common = context.common
     target = require(common.python)
@@ -124,16 +125,16 @@ def _plan_smoke_tests(context: Context, options: SmokeOptions) -> SmokeRun:
         artifact_group=context.artifact_group,
         cell=context.cell(target.tag),
     )
-    return SmokeRun(
+    return SmokeTests(
         context=context,
         target=target,
         packages=packages,
         gpu=gpu,
         pytest_arguments=options.pytest_arguments,
-        stage=reports.unless_incomplete(smoke_stage),
+        stage=force_if_incomplete(smoke_stage),
         inputs={
             **inputs,
-            "tests": smoke_run.test_files(),
+            "tests": smoke_run.digests_of_smoke_tests(),
             "selection": list(options.pytest_arguments),
             "gpu": gpu.target,
         },

@@ -35,7 +35,7 @@ from pytorch_build.test.skip_questions import QUESTIONS, SkipRequest
 from pytorch_build.test.tested_packages import TestedPackages, find_tested_packages
 from pytorch_build.test.torch_run import (
     Bench,
-    TorchTests,
+    TorchTestRequest,
     find_recorded_torch,
     look_at_tests,
     perform_tests,
@@ -254,7 +254,7 @@ def run(arguments: argparse.Namespace) -> None:
             config=arguments.config,
             lists_all_rules=arguments.all,
         )
-        skip_questions.answer(request)
+        skip_questions.print_answer(request)
         return
 
     refuse_options(arguments, arguments.question_options, mode="without --skip-rules")
@@ -325,8 +325,8 @@ def _look_at_record(
     target: Interpreter,
     packages: TestedPackages,
     gpus: Sequence[Assignment],
-    tests: upstream_tests.Tests,
-    request: TorchTests,
+    tests: upstream_tests.UpstreamTests,
+    request: TorchTestRequest,
 ) -> Status:
     """Return whether packages have to be tested.
 
@@ -345,10 +345,10 @@ def _look_at_record(
 # What was asked for
 
 
-def _request(arguments: argparse.Namespace) -> TorchTests:
+def _request(arguments: argparse.Namespace) -> TorchTestRequest:
     if arguments.workers < 1:
         raise UsageError(f"--workers {arguments.workers}: at least one test runs at a time.")
-    return TorchTests(
+    return TorchTestRequest(
         config=arguments.config,
         shard=parse_shard(arguments.shard),
         include=tuple(arguments.include),
@@ -378,16 +378,16 @@ def _limits_from(arguments: argparse.Namespace) -> LimitsTable:
         if seconds <= 0:
             raise UsageError(f"{option} {seconds:g} is not a limit.")
         changes[field] = seconds
-    return upstream_tests.load().limits.model_copy(update=changes)
+    return upstream_tests.load_configurations().limits.model_copy(update=changes)
 
 
 def _assign_gpus(
-    context: Context, arguments: argparse.Namespace, request: TorchTests
+    context: Context, arguments: argparse.Namespace, request: TorchTestRequest
 ) -> Sequence[Assignment]:
     return assign_gpus(
         context,
         environment(),
-        policy=arguments.gpus or upstream_tests.configuration(request.config).gpus,
+        policy=arguments.gpus or upstream_tests.find_configuration(request.config).gpus,
         allow_no_gpu=arguments.allow_no_gpu,
         other_gpu=request.other_gpu,
     )
@@ -420,7 +420,7 @@ def _find_packages(context: Context, target: Interpreter, arguments: argparse.Na
     return find_tested_packages(context, target, options_of_tested_source(arguments), rocm)
 
 
-def _check_out_tests(context: Context, request: TorchTests) -> upstream_tests.Tests:
+def _check_out_tests(context: Context, request: TorchTestRequest) -> upstream_tests.UpstreamTests:
     if request.tree is not None:
         return upstream_tests.tests_of_tree(request.tree)
     lock = stored_lock(context)
@@ -433,7 +433,7 @@ def _check_out_tests(context: Context, request: TorchTests) -> upstream_tests.Te
     return upstream_tests.check_out_tests(context, lock, request.mirrors)
 
 
-def _find_tests(context: Context, request: TorchTests) -> upstream_tests.Tests | None:
+def _find_tests(context: Context, request: TorchTestRequest) -> upstream_tests.UpstreamTests | None:
     """Return the tests as they lie there; None where they have to be checked out first."""
     if request.tree is not None:
         return upstream_tests.tests_of_tree(request.tree)
@@ -450,7 +450,7 @@ def _prepared_environment(
     packages: TestedPackages | None,
     rocm: RocmOptions,
     gpus: Sequence[Assignment],
-    tests: upstream_tests.Tests,
+    tests: upstream_tests.UpstreamTests,
 ) -> Iterator[Mapping[str, Any]]:
     """Install what is tested, if that is asked for; give what the record says of it."""
     if packages is None:
@@ -471,7 +471,7 @@ def _prepared_environment(
 def _tools(
     context: Context,
     target: Interpreter,
-    tests: upstream_tests.Tests,
+    tests: upstream_tests.UpstreamTests,
 ) -> Sequence[InstallerCall]:
     """Return the calls that install what tests need: the lock, and what the tree's own CI has otherwise."""
     locked = locked_call(context.common, target, lock=TORCH_TESTS)
@@ -491,8 +491,8 @@ def _tools(
     return [unpinned, InstallerCall(requirements=requirements)]
 
 
-def _installed_torch(target: Interpreter) -> upstream_tests.Torch:
-    return upstream_tests.installed_torch(target, process.handed_on(VIRTUAL_ENV=str(target.prefix)))
+def _installed_torch(target: Interpreter) -> upstream_tests.InstalledTorch:
+    return upstream_tests.query_torch(target, process.handed_on(VIRTUAL_ENV=str(target.prefix)))
 
 
 def _run_in_container(arguments: argparse.Namespace) -> None:

@@ -4,21 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from pytorch_build.test.file_run import RunSettings
+from pytorch_build.test.file_run import FileSettings
 from tests.kit.torch_test_files import outcomes_of, run_settings, run_text
 
 pytestmark = pytest.mark.processes
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> RunSettings:
+def settings(tmp_path: Path) -> FileSettings:
     """Return the settings of a run."""
     return run_settings(tmp_path)
 
 
 # https://github.com/apache/tvm/issues/10681
 # A segmentation fault ended pytest before it wrote any JUnit XML, and the tests before it were lost, too.
-def test_a_segmentation_fault_loses_no_other_result(settings: RunSettings) -> None:
+def test_a_segmentation_fault_loses_no_other_result(settings: FileSettings) -> None:
     text = """\
 import ctypes
 
@@ -35,7 +35,7 @@ def test_after(): pass
 
 # https://github.com/pytest-dev/pytest-subtests/issues/209
 # A test of which one subtest failed was written down as passed.
-def test_a_failed_subtest_fails_its_test(settings: RunSettings) -> None:
+def test_a_failed_subtest_fails_its_test(settings: FileSettings) -> None:
     text = """\
 import unittest
 

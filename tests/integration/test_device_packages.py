@@ -132,7 +132,7 @@ def install(
     tools = installer.InstallerCall(requirements=("setuptools",))
 
     with (
-        installation.planned_calls(context, python, packages, [tools]) as calls,
+        installation.plan_installation(context, python, packages, [tools]) as calls,
         installer.prepared(python, calls, digest="x", force=True),
     ):
         return {*installed(python.executable)}

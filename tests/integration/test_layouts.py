@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytorch_build.check.device_code import file_facts
-from pytorch_build.test import junit
+from pytorch_build.test.junit.reading import read_junit_file
 from tests.kit.clones import FAMILY, TAG, Clone
 from tests.kit.sample import SampleRun
 
@@ -56,7 +56,7 @@ def runs(sample_run: SampleRun, tmp_path_factory: pytest.TempPathFactory) -> Map
 
 def read_outcomes(run: Path, report: str, *, file: str = "") -> dict[str, str]:
     """Return test -> outcome, as a run reports them, of one file of tests or of all."""
-    cases = junit.read_file(run / "reports" / FAMILY / report).cases
+    cases = read_junit_file(run / "reports" / FAMILY / report).cases
     return {case.test: case.outcome for case in cases if case.test.startswith(file)}
 
 

@@ -13,7 +13,7 @@ from ci.report.facts import GroupFacts, RunFacts
 from core.causes import Cause
 from core.run.records import FileRecord, Record
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
-from pytorch_build.test.summary import CaseEntry, GroupEntry
+from pytorch_build.test.summary import CaseData, CellData
 from tests.kit.group_cells import group_cell
 
 RUN_ID = "123"
@@ -282,10 +282,10 @@ def broken_run() -> RunFacts:
     return RunFacts(run_id=RUN_ID, platform="linux", groups=(facts,), locks=locks)
 
 
-def case_entry(name: str, outcome: str, seconds: float, *, line: str = "") -> CaseEntry:
+def case_entry(name: str, outcome: str, seconds: float, *, line: str = "") -> CaseData:
     """Return one test; where it has a line that says what is wrong, it has a traceback and a command, too."""
     method = name.rpartition("::")[2]
-    return CaseEntry(
+    return CaseData(
         test=name,
         outcome=outcome,
         seconds=seconds,
@@ -295,7 +295,7 @@ def case_entry(name: str, outcome: str, seconds: float, *, line: str = "") -> Ca
     )
 
 
-def group_of_tests(group: str, ref: str, python: str) -> GroupEntry:
+def group_of_tests(group: str, ref: str, python: str) -> CellData:
     """Return the results of a cell's tests; of one cell in seven two failed."""
     failing = 2 if pick_number(7, group, ref, python) == 0 else 0
     reason = "AssertionError: Tensors differ"
@@ -308,7 +308,7 @@ def group_of_tests(group: str, ref: str, python: str) -> GroupEntry:
         for number in range(10)
     ]
     flaky = case_entry("test_ops.py::TestOps::test_sum", "flaky", 9, line="RuntimeError: HIP error: timeout")
-    return GroupEntry(
+    return CellData(
         stage="test_torch",
         torch_ref=ref,
         python=python,
@@ -354,7 +354,7 @@ def make_run(
     groups: list[GroupFacts] = []
     for family in families:
         records = [make_record("build_rocm", family, started=moment(0), seconds=240)]
-        tests: list[GroupEntry] = []
+        tests: list[CellData] = []
         for ref in refs:
             for python in pythons:
                 records += cell_records(family, ref, python, grown=grown)

@@ -1,6 +1,6 @@
 """Results of upstream's tests, as reports have them."""
 
-from pytorch_build.test.junit import Case, Outcome
+from pytorch_build.test.junit.document import Case, Document, Outcome
 
 
 def case_of(
@@ -24,3 +24,16 @@ def case_of(
         attempts=attempts,
         rule=rule,
     )
+
+
+def suite_element(content: str, attributes: str = "") -> bytes:
+    """Return a report of one suite."""
+    return f"<testsuite {attributes}>{content}</testsuite>".encode()
+
+
+def document_of(*outcomes: Outcome, name: str = "x") -> Document:
+    """Return the document of tests with these outcomes: ``t.py::x0``, ``t.py::x1``."""
+    cases: list[Case] = []
+    for index, outcome in enumerate(outcomes):
+        cases.append(case_of(f"t.py::{name}{index}", outcome=outcome))
+    return Document(cases=tuple(cases))

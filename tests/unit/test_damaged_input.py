@@ -37,7 +37,8 @@ from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.refs.torch_refs import UserFile
 from pytorch_build.split.library import SplitError
 from pytorch_build.split.take_apart import open_library
-from pytorch_build.test import junit, skip_rules
+from pytorch_build.test import skip_rules
+from pytorch_build.test.junit.reading import read_junit
 from rocm_packaging.artifacts import parse_stage_folders
 from rocm_packaging.packages import kpack
 from tests.kit import binaries, locks, plans, promotion_facts, tar_members, wheels
@@ -247,7 +248,7 @@ def kpack_reference() -> bytes:
 
 
 def read_rules(content: bytes, folder: Path) -> None:
-    skip_rules.load([write_file(folder, "rules.toml", content)])
+    skip_rules.load_rules([write_file(folder, "rules.toml", content)])
 
 
 def read_refs(content: bytes, folder: Path) -> None:
@@ -391,7 +392,7 @@ READERS: Mapping[str, Reader] = {
         read=lambda content, _folder: kpack.read_reference(content),
         refusals=(kpack.KpackError,),
     ),
-    "test report": Reader(seeds=[JUNIT], read=lambda content, _folder: junit.read(content)),
+    "test report": Reader(seeds=[JUNIT], read=lambda content, _folder: read_junit(content)),
     "run record": Reader(
         seeds=[json.dumps(RECORD).encode()],
         read=lambda content, _folder: records.parse(content, where="record.json"),

@@ -19,7 +19,7 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> tuple[plugin.AppliedRule,
     """Return the rules for these files."""
     file = tmp_path_factory.mktemp("rules") / "mine.toml"
     file.write_text(RULES)
-    return skip_rules.apply_rules(skip_rules.load(folder=file), CPU, dt.date(2026, 11, 21))
+    return skip_rules.apply_rules(skip_rules.load_rules(folder=file), CPU, dt.date(2026, 11, 21))
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +31,9 @@ def collected(
 ) -> plugin.EventLog:
     """Return what pytest collects with these rules."""
     folder = tmp_path_factory.mktemp("collected")
-    settings = plugin.Settings(root=str(torch_sources), events=str(folder), rules=rules)
+    settings = plugin.PluginSettings(root=str(torch_sources), events=str(folder), rules=rules)
     command = [str(torch_python), "-m", "pytest", "-p", "no:cacheprovider", "-q", "--collect-only"]
-    command += plugin.arguments(folder / "settings.json", settings)
+    command += plugin.write_settings(folder / "settings.json", settings)
     environment = process.inherited(PYTHONPATH=str(plugin.TARGET), PYTEST_ADDOPTS=None)
 
     process.capture([*command, *FILES], cwd=torch_sources / "test", env=environment, check=False)
@@ -68,7 +68,7 @@ def test_the_projects_rules_name_files_that_there_are(torch_sources: Path) -> No
     assert files
 
     tests_without_file: set[str] = set()
-    for rule in skip_rules.load():
+    for rule in skip_rules.load_rules():
         for test in rule.table.tests:
             pattern = test.partition("::")[0]
             if pattern.endswith(".py") and not any(plugin.matches(pattern, file) for file in files):

@@ -11,7 +11,8 @@ from packaging.utils import canonicalize_name
 from ci.promote.candidates import rewrite_set
 from ci.promote.version_change import RocmChange
 from core import process
-from pytorch_build.test.junit import Document, read_file
+from pytorch_build.test.junit.document import Document
+from pytorch_build.test.junit.reading import read_junit_file
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 from rocm_packaging.sample.facts import FAMILY_TARGETS, TARGETS
 from tests.kit.clones import Clone
@@ -47,7 +48,7 @@ class Checkout(Clone):
         """Test the packages in a folder; return the report."""
         junit = self.path.with_name("junit.xml")
         self.run_sessions("test_rocm", "--", "--find-links", folder, "--junit", junit, *options)
-        return read_file(junit)
+        return read_junit_file(junit)
 
 
 def build_packages(therock: TheRock, folder: Path, *, split: bool) -> Path:

@@ -10,7 +10,7 @@ import pytest
 
 from core import process
 from core.cli.options import ROOT
-from pytorch_build.test.junit import read_file
+from pytorch_build.test.junit.reading import read_junit_file
 
 TEXTS = Path(__file__).with_name("texts")
 UPSTREAM_TESTS = ("test_type_info", "test_comparison_utils")
@@ -94,7 +94,7 @@ def outcomes_in_reports(tree: Path) -> Mapping[str, str]:
     """Return the outcome of each test in the reports of both shards, which share none."""
     outcomes: dict[str, str] = {}
     for path in (tree.parent / "out").rglob("reports/cpu/*-of-2.xml"):
-        for case in read_file(path).cases:
+        for case in read_junit_file(path).cases:
             assert case.test not in outcomes
             outcomes[case.test] = case.outcome
     return outcomes

@@ -216,7 +216,7 @@ def compare_test_files(therock: TheRock) -> Comparison:
 
 def compare_skipped_tests(therock: TheRock) -> Comparison:
     """Compare which tests are skipped where; upstream's names hold in any class of any file."""
-    rules = skip_rules.load()
+    rules = skip_rules.load_rules()
     upstream: dict[str, Values] = {}
     downstream: dict[str, Values] = {}
     for name, places in therock.ask("skipped_tests").items():

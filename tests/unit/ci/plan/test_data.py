@@ -74,11 +74,13 @@ def upstreams_tests() -> list[data.Test]:
 
 
 def test_upstreams_tests_name_the_configurations_that_exist() -> None:
-    assert {test.config for test in upstreams_tests()} == set(upstream_tests.load().configurations)
+    assert {test.config for test in upstreams_tests()} == set(
+        upstream_tests.load_configurations().configurations
+    )
 
 
 def test_a_configuration_with_all_gpus_needs_a_machine_with_several() -> None:
-    configurations = upstream_tests.load().configurations
+    configurations = upstream_tests.load_configurations().configurations
 
     for test in upstreams_tests():
         assert test.config is not None

@@ -8,8 +8,7 @@ from ci.promote.policy import TEST_STEPS, gates
 from core.data import use_user_file
 from core.errors import DataError
 from pytorch_build.test import upstream_tests
-from pytorch_build.test.reports import stage_name
-from pytorch_build.test.results import ReportOrigin
+from pytorch_build.test.report import ReportOrigin
 from tests.kit.planning import plan_event
 
 
@@ -31,14 +30,14 @@ def test_plans_test_all_that_a_release_of_their_type_requires() -> None:
 
 
 def test_knows_the_step_of_every_test_configuration() -> None:
-    configurations = upstream_tests.load().configurations
+    configurations = upstream_tests.load_configurations().configurations
 
     assert set(TEST_STEPS) == {"test_smoke", "test_rocm", *map(step_of, configurations)}
 
 
 def step_of(config: str) -> str:
     """Return the name of the step that tests torch in a configuration."""
-    return stage_name(ReportOrigin(stage="test_torch", config=config))
+    return ReportOrigin(stage="test_torch", config=config).stage_name()
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from ci.report.facts import RunFacts, read_run
 from ci.report.page import make_page
 from core.cli.options import Common
 from core.run import records
-from pytorch_build.test.junit import Case, Document, Outcome
-from pytorch_build.test.reports import details_of
-from pytorch_build.test.results import Report, ReportOrigin
+from pytorch_build.test.junit.document import Case, Document, Outcome
+from pytorch_build.test.record import details_of_report
+from pytorch_build.test.report import Report, ReportOrigin
 from tests.kit import page_runs
 from tests.kit.cell_pages import CELL_NAME, make_cell_page
 
@@ -214,7 +214,7 @@ def write_tested_run(root: Path, run_id: str, *outcomes: Outcome) -> RunFacts:
         status="failed" if has_failed else "ok",
         exit_code=8 if has_failed else 0,
         inputs={"files": {wheel.name: wheel.sha256 for wheel in build.files}},
-        details={**details_of(report), "tests": {"tests": 1, "existing": 1}},
+        details={**details_of_report(report), "tests": {"tests": 1, "existing": 1}},
     )
 
     for record in (build, tests):

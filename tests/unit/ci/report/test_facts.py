@@ -10,9 +10,9 @@ from core.cli.options import Common
 from core.errors import MissingInputError, UsageError
 from core.run import records
 from core.run.records import Record
-from pytorch_build.test import junit
-from pytorch_build.test.junit import Case, Document
-from pytorch_build.test.results import Report, ReportOrigin, document_of
+from pytorch_build.test.junit.document import Case, Document
+from pytorch_build.test.junit.writing import write_junit
+from pytorch_build.test.report import Report, ReportOrigin, document_to_write
 from tests.kit import page_runs
 
 GROUP = "gfx900"
@@ -166,7 +166,7 @@ def _failed_test(common: Common, build: Record) -> None:
         torch_ref=REF,
         python=PYTHON,
     )
-    report = junit.write(document_of(Report(origin=origin, document=Document(cases=(case,)))))
+    report = write_junit(document_to_write(Report(origin=origin, document=Document(cases=(case,)))))
     key = f"{common.outputs.reports_prefix(GROUP)}/torch-nightly-cp312.xml"
     common.open_store().put_bytes(key, report)
 

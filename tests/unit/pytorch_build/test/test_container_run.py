@@ -4,7 +4,7 @@ from pathlib import Path
 from core.env.engines import Engine
 from pytorch_build.build.container import ContainerSession
 from pytorch_build.test import container_run
-from pytorch_build.test.container_run import Devices, command, find_devices
+from pytorch_build.test.container_run import Devices, container_command, find_devices
 from tests.kit.windows import not_on_windows
 
 pytestmark = not_on_windows("containers with a GPU's devices run on Linux alone")
@@ -34,7 +34,7 @@ def command_for(
     groups: tuple[int, ...] = (),
 ) -> tuple[str, ...]:
     """Return the command line for a machine with these devices."""
-    return command(
+    return container_command(
         engine, container_session, image=container_run.IMAGE, devices=Devices(paths=paths, groups=groups)
     )
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from pytorch_build.test.file_run import FileRun, RunSettings, log_name, run_file
+from pytorch_build.test.file_run import FileResults, FileSettings, log_name, run_file
 from pytorch_build.test.plugin import AppliedRule
 from pytorch_build.test.upstream_tests import TestFile
 from tests.kit.repos import write_files
@@ -26,7 +26,7 @@ TWO_PASS = f"{PASSES}def test_second(): pass\n"
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> RunSettings:
+def settings(tmp_path: Path) -> FileSettings:
     return run_settings(tmp_path)
 
 
@@ -42,7 +42,7 @@ def test_skips(): pass
 
 
 @processes
-def test_every_test_of_a_file_is_run(settings: RunSettings) -> None:
+def test_every_test_of_a_file_is_run(settings: FileSettings) -> None:
     run = run_text(settings, MIXED)
 
     failure = case_named(run, "test_fails")
@@ -87,7 +87,7 @@ RULES = (
 
 
 @processes
-def test_rules_skip_and_retry_the_tests_that_they_name(settings: RunSettings) -> None:
+def test_rules_skip_and_retry_the_tests_that_they_name(settings: FileSettings) -> None:
     run = run_text(replace(settings, rules=RULES), RULED_TESTS)
 
     assert outcomes_of(run) == {
@@ -121,7 +121,7 @@ def test_rules_skip_and_retry_the_tests_that_they_name(settings: RunSettings) ->
     ],
 )
 def test_the_tests_that_exist_are_known_whatever_arguments_choose(
-    settings: RunSettings, arguments: tuple[str, ...], passed: int
+    settings: FileSettings, arguments: tuple[str, ...], passed: int
 ) -> None:
     write_files(settings.tree / "test", {"test_fill.py": "def test_fill(): pass\n"})
 
@@ -132,7 +132,7 @@ def test_the_tests_that_exist_are_known_whatever_arguments_choose(
 
 
 @processes
-def test_the_tests_that_exist_are_known_whatever_variables_choose(settings: RunSettings) -> None:
+def test_the_tests_that_exist_are_known_whatever_variables_choose(settings: FileSettings) -> None:
     variables = {**settings.env, "PYTEST_ADDOPTS": "-k passes"}
 
     run = run_text(replace(settings, env=variables), TWO_PASS)
@@ -142,7 +142,7 @@ def test_the_tests_that_exist_are_known_whatever_variables_choose(settings: RunS
 
 
 @processes
-def test_an_expression_may_choose_no_test_of_a_file(settings: RunSettings) -> None:
+def test_an_expression_may_choose_no_test_of_a_file(settings: FileSettings) -> None:
     run = run_text(replace(settings, expression="nothing"), PASSES)
 
     assert run.cases == ()
@@ -150,7 +150,7 @@ def test_an_expression_may_choose_no_test_of_a_file(settings: RunSettings) -> No
 
 
 @processes
-def test_pytest_stops_at_the_first_failure_when_asked_to(settings: RunSettings) -> None:
+def test_pytest_stops_at_the_first_failure_when_asked_to(settings: FileSettings) -> None:
     run = run_text(replace(settings, arguments=("-x",)), f"def test_fails(): assert False\n{TWO_PASS}")
 
     assert outcomes_of(run) == {"test_fails": "failed"}
@@ -158,7 +158,7 @@ def test_pytest_stops_at_the_first_failure_when_asked_to(settings: RunSettings) 
 
 
 @processes
-def test_processes_of_xdist_are_refused(settings: RunSettings) -> None:
+def test_processes_of_xdist_are_refused(settings: FileSettings) -> None:
     run = run_text(replace(settings, arguments=("-n", "2")), PASSES)
 
     assert outcomes_of(run) == {FILE: "error"}
@@ -168,7 +168,7 @@ def test_processes_of_xdist_are_refused(settings: RunSettings) -> None:
 @processes
 @pytest.mark.parametrize(("status", "outcome"), [(0, "passed"), (2, "failed")])
 def test_a_program_of_the_tree_is_run_without_pytest(
-    settings: RunSettings, status: int, outcome: str
+    settings: FileSettings, status: int, outcome: str
 ) -> None:
     write_files(settings.tree, {"tools/x.py": f"print('a word')\nraise SystemExit({status})\n"})
 
@@ -182,7 +182,7 @@ def test_a_program_of_the_tree_is_run_without_pytest(
 
 
 @processes
-def test_workers_share_the_tests_of_a_file(settings: RunSettings) -> None:
+def test_workers_share_the_tests_of_a_file(settings: FileSettings) -> None:
     text = f"import os, pytest\ndef test_dies(): os._exit(3)\n{PASSES}"
     text += "@pytest.mark.parametrize('n', range(6))\ndef test_each(n): pass\n"
 
@@ -213,7 +213,7 @@ def test_backend(): assert os.environ["BACKEND"] != "gloo", "no gloo"
 
 
 @processes
-def test_upstreams_runner_neither_stops_nor_retries(settings: RunSettings) -> None:
+def test_upstreams_runner_neither_stops_nor_retries(settings: FileSettings) -> None:
     write_files(settings.tree / "test", {"run_test.py": UPSTREAMS_RUNNER})
 
     run = run_text(settings, FLAKY + FAILS_WITH_GLOO + PASSES, runner="run_test", arguments=("--inductor",))
@@ -223,7 +223,7 @@ def test_upstreams_runner_neither_stops_nor_retries(settings: RunSettings) -> No
 
 
 @processes
-def test_a_crash_under_upstreams_runner_is_named(settings: RunSettings) -> None:
+def test_a_crash_under_upstreams_runner_is_named(settings: FileSettings) -> None:
     write_files(settings.tree / "test", {"run_test.py": UPSTREAMS_RUNNER})
 
     run = run_text(
@@ -237,14 +237,14 @@ def test_a_crash_under_upstreams_runner_is_named(settings: RunSettings) -> None:
 
 
 @processes
-def test_upstreams_runner_that_runs_nothing_has_failed(settings: RunSettings) -> None:
+def test_upstreams_runner_that_runs_nothing_has_failed(settings: FileSettings) -> None:
     write_files(settings.tree / "test", {"run_test.py": "print('no such test')\n"})
 
     assert outcomes_of(run_text(settings, PASSES, runner="run_test")) == {FILE: "crashed"}
 
 
 @processes
-def test_nothing_goes_on_behind_the_files_limit(settings: RunSettings) -> None:
+def test_nothing_goes_on_behind_the_files_limit(settings: FileSettings) -> None:
     text = f"import os, time\ndef test_dies():\n    time.sleep(4)\n    os._exit(0)\n{PASSES}"
 
     run = run_text(with_limits(settings, file_seconds=4), text)
@@ -255,7 +255,7 @@ def test_nothing_goes_on_behind_the_files_limit(settings: RunSettings) -> None:
 
 
 def test_results_name_their_architecture() -> None:
-    run = FileRun(
+    results = FileResults(
         file=FILE,
         cases=(
             case_of(f"{FILE}::test_x"),
@@ -265,12 +265,12 @@ def test_results_name_their_architecture() -> None:
         existing=frozenset({f"{FILE}::test_x"}),
     )
 
-    named_run = run.on("gfx942")
+    named_results = results.named_for("gfx942")
 
-    tests = [case.test for case in named_run.cases]
+    tests = [case.test for case in named_results.cases]
     assert tests == [f"{FILE}@gfx942::test_x", f"{FILE}@gfx942", "TestX::test_y@gfx942"]
-    assert named_run.existing == frozenset({f"{FILE}@gfx942::test_x"})
-    assert {case.file for case in named_run.cases} == {named_run.file}
+    assert named_results.existing == frozenset({f"{FILE}@gfx942::test_x"})
+    assert {case.file for case in named_results.cases} == {named_results.file}
 
 
 def test_a_log_is_named_after_its_file() -> None:

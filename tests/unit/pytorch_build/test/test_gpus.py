@@ -46,12 +46,12 @@ H200_UUID = "GPU-2a1c2c2c-91a4-e3f1-0000-5f8c7bdb91a4"
             id="rocminfo without a driver",
         ),
         pytest.param(
-            gpus.enumerated_gpus,
+            gpus.offload_arch_gpus,
             "gfx942\ngfx942:sramecc+\n",
             [Gpu(target="gfx942"), Gpu(target="gfx942")],
             id="offload-arch",
         ),
-        pytest.param(gpus.enumerated_gpus, "error: no permission\n", [], id="offload-arch that failed"),
+        pytest.param(gpus.offload_arch_gpus, "error: no permission\n", [], id="offload-arch that failed"),
         pytest.param(
             gpus.nvidia_gpus,
             f"{H200_UUID}, 9.0, NVIDIA H200\nNo devices were found\n",
@@ -82,7 +82,7 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
 
     def capture(argv: Any, *, env: Mapping[str, str], **_options: Any) -> process.Completed:
         # All GPUs are looked for, those that a person hides too.
-        assert not set(gpus.HIDING) & set(env)
+        assert not set(gpus.HIDING_VARIABLES) & set(env)
         output = outputs[str(argv[0])]
         return process.Completed(returncode=int(not output), stdout=output, stderr="")
 
@@ -93,12 +93,12 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
 
 def machine_targets() -> list[str]:
     """Return the targets of this machine's GPUs."""
-    return [gpu.target for gpu in gpus.this_machine().gpus]
+    return [gpu.target for gpu in gpus.detect_machine().gpus]
 
 
 @pytest.mark.usefixtures("programs")
 def test_a_machine_without_devices_and_programs_has_no_gpu() -> None:
-    assert gpus.this_machine() == Machine()
+    assert gpus.detect_machine() == Machine()
 
 
 def test_a_program_that_fails_is_followed_by_the_next(programs: dict[str, str]) -> None:
@@ -122,7 +122,7 @@ def test_a_program_that_hangs_knows_no_gpu(
     monkeypatch.setattr(gpus, "NODES", tmp_path / "nodes")
     gpus.KFD.touch()
 
-    assert gpus.this_machine() == Machine(vendor="amd")
+    assert gpus.detect_machine() == Machine(vendor="amd")
     assert "rocminfo" in capsys.readouterr().err
 
 
@@ -130,7 +130,7 @@ def test_a_program_that_hangs_knows_no_gpu(
 def test_a_driver_without_a_gpu_is_amds() -> None:
     gpus.KFD.touch()
 
-    assert gpus.this_machine() == Machine(vendor="amd")
+    assert gpus.detect_machine() == Machine(vendor="amd")
 
 
 def test_rocminfo_is_asked_beside_a_driver(programs: dict[str, str]) -> None:
@@ -156,7 +156,7 @@ def kernel_nodes(programs: dict[str, str]) -> Path:
 
 @pytest.mark.usefixtures("kernel_nodes")
 def test_the_kernel_is_asked_first_in_the_order_of_its_nodes() -> None:
-    assert gpus.this_machine().gpus == (Gpu(target="gfx1100"), Gpu(target="gfx942", uuid=MI300X_UUID))
+    assert gpus.detect_machine().gpus == (Gpu(target="gfx1100"), Gpu(target="gfx942", uuid=MI300X_UUID))
 
 
 @pytest.mark.usefixtures("kernel_nodes")
@@ -170,7 +170,7 @@ def test_gpus_whose_device_is_absent_are_not_this_processes() -> None:
 def test_nvidias_gpus_are_asked_for_with_their_own_program(programs: dict[str, str]) -> None:
     programs["nvidia-smi"] = "GPU-1, 9.0, NVIDIA H200\n"
 
-    assert gpus.this_machine().vendor == "nvidia"
+    assert gpus.detect_machine().vendor == "nvidia"
     assert machine_targets() == ["sm_90"]
 
 
@@ -188,7 +188,7 @@ def test_nvidias_program_may_show_no_gpu(
     if has_device:
         gpus.NVIDIA.touch()
 
-    assert gpus.this_machine() == machine
+    assert gpus.detect_machine() == machine
 
 
 MI300 = [Gpu(target="gfx942", uuid=f"GPU-942{number}", name="AMD Instinct MI300X") for number in range(2)]
@@ -209,7 +209,7 @@ def select_gpus(
     any_vendor: bool = False,
 ) -> Sequence[Assignment]:
     """Choose a machine's GPUs for the tests of a family."""
-    return gpus.select(
+    return gpus.select_gpus(
         machine,
         variables or {},
         gpu_family=family,
@@ -373,7 +373,7 @@ def test_processes_see_what_was_chosen(machine_and_order: tuple[Machine, str], p
     machine, order = machine_and_order
     family = [gpu for gpu in machine.gpus if gpu.target != "gfx1100"]
 
-    assignments = gpus.select(
+    assignments = gpus.select_gpus(
         machine,
         {"HIP_VISIBLE_DEVICES": order},
         gpu_family="x",
@@ -383,7 +383,7 @@ def test_processes_see_what_was_chosen(machine_and_order: tuple[Machine, str], p
 
     for assignment in assignments:
         variables = {name: value for name, value in assignment.env.items() if value is not None}
-        visible = gpus.visible(machine, variables)
+        visible = gpus.visible_gpus(machine, variables)
         assert [gpu.uuid for gpu in visible] == [gpu.uuid for gpu in assignment.devices]
         assert {gpu.target for gpu in visible} == {assignment.target}
 
@@ -405,7 +405,7 @@ def assigned_targets(run: LocalRun, family: str, *, ref: str, allow_no_gpu: bool
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide this machine's GPUs."""
-    monkeypatch.setattr(gpus, "this_machine", Machine)
+    monkeypatch.setattr(gpus, "detect_machine", Machine)
 
 
 @pytest.mark.usefixtures("no_gpu")
@@ -433,11 +433,11 @@ def test_some_wheels_need_no_gpu(run: LocalRun, family: str, ref: str) -> None:
 
 
 def test_processes_without_a_gpu_see_none() -> None:
-    assignment = gpus.without_gpu()
+    assignment = gpus.assignment_without_gpu()
 
     assert assignment.description == "no GPU"
     assert assignment.env == {
-        **dict.fromkeys(gpus.HIDING),
+        **dict.fromkeys(gpus.HIDING_VARIABLES),
         "HIP_VISIBLE_DEVICES": "",
         "CUDA_VISIBLE_DEVICES": "",
     }

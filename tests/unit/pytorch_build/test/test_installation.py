@@ -21,7 +21,12 @@ from pytorch_build.context import Context
 from pytorch_build.sdk import RocmOptions
 from pytorch_build.test import tested_packages
 from pytorch_build.test.gpus import Assignment
-from pytorch_build.test.installation import amd_targets, planned_calls, recorded_inputs, require_device_code
+from pytorch_build.test.installation import (
+    amd_targets,
+    plan_installation,
+    recorded_inputs,
+    require_device_code,
+)
 from pytorch_build.test.tested_packages import TestedPackages, find_tested_packages, packages_of_run
 from tests.kit.builds import LocalRun
 from tests.kit.split_packages import FOUR_TARGETS, publish_split_packages
@@ -61,7 +66,7 @@ def plan_calls(run: LocalRun, context: Context, *, find_links: tuple[str, ...] =
     rocm = RocmOptions(source=SourceOptions(prefix="--rocm-", find_links=find_links))
     packages = find_tested_packages(context, run.target(), SourceOptions(), rocm)
     tools = [InstallerCall(requirements=("pytest",))]
-    with planned_calls(context, run.target(), packages, tools) as calls:
+    with plan_installation(context, run.target(), packages, tools) as calls:
         return list(calls)
 
 
@@ -172,7 +177,7 @@ def test_staged_wheels_are_installed_from_the_page_that_users_read(run: LocalRun
     run.rocm()
     packages = find_tested_packages(run.context(), run.target(), run.stage(), RocmOptions())
 
-    with planned_calls(run.context(), run.target(), packages, tools=()) as (call,):
+    with plan_installation(run.context(), run.target(), packages, tools=()) as (call,):
         assert call.sources is not None
         (page,) = call.sources.find_links
         assert page.endswith(f"/v2-staging/{FAMILY}/index.html")
@@ -237,7 +242,7 @@ class Installation:
         """The digest of what the environment is filled with."""
         context = self.run.context("cpu")
         target = self.run.target(self.python)
-        with planned_calls(context, target, self.packages, self.tools) as calls:
+        with plan_installation(context, target, self.packages, self.tools) as calls:
             return installer.digest_of_calls(target, calls)
 
     def inputs(self) -> Mapping[str, object]:

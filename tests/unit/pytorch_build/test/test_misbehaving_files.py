@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pytorch_build.test import junit
-from pytorch_build.test.file_run import RunSettings
-from pytorch_build.test.junit import Document
+from pytorch_build.test.file_run import FileSettings
+from pytorch_build.test.junit.document import Document
+from pytorch_build.test.junit.reading import read_junit
+from pytorch_build.test.junit.writing import write_junit
 from tests.kit.repos import write_files
 from tests.kit.torch_test_files import (
     FILE,
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> RunSettings:
+def settings(tmp_path: Path) -> FileSettings:
     return run_settings(tmp_path)
 
 
@@ -85,7 +86,7 @@ CRASHED_TESTS = (
 )
 
 
-def test_a_crash_costs_one_test(settings: RunSettings) -> None:
+def test_a_crash_costs_one_test(settings: FileSettings) -> None:
     run = run_text(with_limits(settings, restarts=20), CRASHES)
 
     outcomes = outcomes_of(run)
@@ -149,7 +150,7 @@ def has_ended(process_id: int) -> bool:
 
 
 @pytest.mark.nightly
-def test_tests_that_pytest_survives_lose_no_result(settings: RunSettings, tmp_path: Path) -> None:
+def test_tests_that_pytest_survives_lose_no_result(settings: FileSettings, tmp_path: Path) -> None:
     run = run_text(replace(settings, env={**settings.env, "LEFT": str(tmp_path)}), SURVIVORS)
 
     assert outcomes_of(run) == {
@@ -193,7 +194,7 @@ def pytest_collection_modifyitems(items):
 """
 
 
-def test_texts_that_are_not_plain_cost_no_result(settings: RunSettings) -> None:
+def test_texts_that_are_not_plain_cost_no_result(settings: FileSettings) -> None:
     # https://github.com/pytest-dev/pytest/issues/13750
     write_files(settings.tree / "test", {"conftest.py": ODD_IDS})
 
@@ -208,12 +209,12 @@ def test_texts_that_are_not_plain_cost_no_result(settings: RunSettings) -> None:
     assert len(outcomes) == 21
     assert max(map(len, outcomes)) < 1100
     assert case_named(run, "TestTexts::test_message[a]").line == r"ValueError: before\udc80after"
-    report = junit.read(junit.write(Document(cases=run.cases)))
+    report = read_junit(write_junit(Document(cases=run.cases)))
     assert [case.test for case in report.cases] == [case.test for case in run.cases]
 
 
 @pytest.mark.nightly
-def test_a_file_of_crashes_is_given_up(settings: RunSettings) -> None:
+def test_a_file_of_crashes_is_given_up(settings: FileSettings) -> None:
     text = "import os, pytest\n@pytest.mark.parametrize('n', range(15))\ndef test_dies(n): os._exit(0)\n"
 
     run = run_text(with_limits(settings, restarts=10), text)
@@ -238,7 +239,7 @@ def test_last(): pass
 """
 
 
-def test_a_test_that_hangs_costs_one_test(settings: RunSettings) -> None:
+def test_a_test_that_hangs_costs_one_test(settings: FileSettings) -> None:
     run = run_text(with_limits(settings, test_seconds=2), HANGS)
 
     assert outcomes_of(run) == {
@@ -287,7 +288,7 @@ ctypes.PyDLL(None).sleep(60)
     ],
 )
 def test_a_files_limit_ends_all_that_nothing_else_ends(
-    settings: RunSettings, text: str, outcomes: dict[str, str]
+    settings: FileSettings, text: str, outcomes: dict[str, str]
 ) -> None:
     run = run_text(with_limits(settings, file_seconds=6), text)
 
@@ -295,7 +296,7 @@ def test_a_files_limit_ends_all_that_nothing_else_ends(
     assert run.processes == 1
 
 
-def test_a_file_is_stopped_at_its_limit_with_its_stack(settings: RunSettings) -> None:
+def test_a_file_is_stopped_at_its_limit_with_its_stack(settings: FileSettings) -> None:
     text = f"import time\ndef test_long(): time.sleep(60)\n{PASSES}"
 
     run = run_text(with_limits(settings, file_seconds=6), text)
@@ -340,7 +341,7 @@ def test_a_file_is_stopped_at_its_limit_with_its_stack(settings: RunSettings) ->
     ],
 )
 def test_a_file_may_fail_as_a_whole(
-    settings: RunSettings, text: str, outcomes: dict[str, str], problem: str
+    settings: FileSettings, text: str, outcomes: dict[str, str], problem: str
 ) -> None:
     run = run_text(settings, text)
 
@@ -391,7 +392,7 @@ def pytest_runtest_logstart(nodeid):
     ],
 )
 def test_hooks_of_upstream_cost_no_result(
-    settings: RunSettings, hooks: str, outcomes: dict[str, str]
+    settings: FileSettings, hooks: str, outcomes: dict[str, str]
 ) -> None:
     write_files(settings.tree / "test", {"conftest.py": hooks})
 
@@ -400,7 +401,7 @@ def test_hooks_of_upstream_cost_no_result(
     assert outcomes_of(run) == outcomes
 
 
-def test_a_log_takes_much_output(settings: RunSettings) -> None:
+def test_a_log_takes_much_output(settings: FileSettings) -> None:
     text = f"import os\ndef test_talks():\n    for _ in range(400): os.write(2, b'x' * 65536)\n{PASSES}"
 
     run = run_text(with_limits(settings, log_megabytes=200), text)
@@ -411,7 +412,7 @@ def test_a_log_takes_much_output(settings: RunSettings) -> None:
 
 
 @pytest.mark.nightly
-def test_a_test_that_writes_without_end_is_stopped(settings: RunSettings) -> None:
+def test_a_test_that_writes_without_end_is_stopped(settings: FileSettings) -> None:
     text = f"import os\ndef test_talks():\n    while True: os.write(2, b'x' * 65536)\n{PASSES}"
 
     run = run_text(with_limits(settings, log_megabytes=1), text)

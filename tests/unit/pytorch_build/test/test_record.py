@@ -2,7 +2,6 @@
 
 import json
 import math
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,57 +9,10 @@ import pytest
 from core.errors import DataError
 from core.run import records
 from core.run.records import Record
-from pytorch_build.test.record import (
-    TestDetails,
-    parse_record,
-    read_details,
-    read_inputs,
-    why_impossible,
-    why_incomplete,
-)
-from tests.kit.group_cells import group_cell
+from pytorch_build.test.record import parse_record, read_details, read_inputs
+from tests.kit.torch_records import TOTALS, record_of_test
 
-NOW = datetime(2026, 11, 21, tzinfo=UTC)
 KEY = "17-linux/manifests/gfx94X-dcgpu/test_torch-nightly-cp312.json"
-TOTALS = {
-    "tests": 5,
-    "existing": 5,
-    "failures": 1,
-    "errors": 1,
-    "skipped": 1,
-    "unexplained": 0,
-}
-REPORT = {
-    "key": "17-linux/reports/gfx94X-dcgpu/torch-nightly-cp312.xml",
-    "sha256": "a" * 64,
-}
-
-
-def record_of_test(
-    *,
-    inputs: dict[str, Any] | None = None,
-    details: dict[str, Any] | None = None,
-    run_id: str = "17",
-    started: str = "2026-11-20T12:00:00+00:00",
-    stage: str = "test_torch",
-) -> Record:
-    """Return the record of a test, with other inputs or details where they matter."""
-    usual_inputs: dict[str, Any] = {
-        "files": {"torch-2.whl": "a" * 64},
-        "installed": True,
-        "gpu": ["gfx942"],
-    }
-    usual_details: dict[str, Any] = {"tests": TOTALS, "report": REPORT}
-    return Record(
-        stage=stage,
-        run_id=run_id,
-        platform="linux",
-        cell=group_cell(torch_ref="nightly", python_tag="cp312"),
-        started=started,
-        seconds=1,
-        inputs=usual_inputs | (inputs or {}),
-        details=usual_details | (details or {}),
-    )
 
 
 def parse(record: Record) -> Record:
@@ -169,55 +121,3 @@ def test_reads_records_of_other_stages_as_they_are() -> None:
     record = record_of_test(stage="build_torch", details={"tests": "none"})
 
     assert parse(record) == record
-
-
-def why_not_of_run(record: Record, *, artifact_group: str = "gfx94X-dcgpu") -> str:
-    """Return why a record cannot be of a test of run 17."""
-    return why_impossible(record, run_id="17", artifact_group=artifact_group, targets=("gfx942",), now=NOW)
-
-
-def test_believes_a_record_of_the_run_and_family() -> None:
-    assert why_not_of_run(record_of_test()) == ""
-
-
-def test_believes_a_test_of_the_cpu_without_a_gpu() -> None:
-    assert why_not_of_run(record_of_test(inputs={"gpu": []}), artifact_group="cpu") == ""
-
-
-@pytest.mark.parametrize(
-    ("record", "field"),
-    [
-        pytest.param(record_of_test(run_id="18"), "run_id", id="another run"),
-        pytest.param(record_of_test(started="9999-01-01T00:00:00+00:00"), "started", id="year 9999"),
-        pytest.param(record_of_test(started="2026-11-23T00:00:00+00:00"), "started", id="two days ahead"),
-        pytest.param(record_of_test(started="yesterday"), "started", id="words"),
-        pytest.param(record_of_test(inputs={"gpu": ["gfx1151"]}), "inputs.gpu", id="another family"),
-        pytest.param(
-            record_of_test(inputs={"gpu": [["gfx942"], ["sm_90"]]}), "inputs.gpu", id="another vendor"
-        ),
-        pytest.param(record_of_test(inputs={"gpu": ""}), "inputs.gpu", id="no GPU"),
-        pytest.param(record_of_test(inputs={"gpu": None}), "inputs.gpu", id="unknown GPU"),
-    ],
-)
-def test_names_the_field_that_cannot_be(record: Record, field: str) -> None:
-    assert f"'{field}'" in why_not_of_run(record)
-
-
-@pytest.mark.parametrize(
-    ("details", "reason"),
-    [
-        ({}, "which tests exist"),
-        ({"tests": {"tests": 5}}, "which tests exist"),
-        ({"tests": {"tests": 1, "existing": 91}}, "1 of 91"),
-        ({"tests": {"tests": 9, "existing": 9}, "left_out": "2 files"}, "2 files"),
-        ({"tests": {"tests": 9, "existing": 9, "unexplained": 3}}, "3 of 9"),
-    ],
-)
-def test_says_why_a_test_is_not_whole(details: dict[str, Any], reason: str) -> None:
-    assert reason in why_incomplete(TestDetails.model_validate(details))
-
-
-def test_a_whole_test_has_no_reason_against_it() -> None:
-    details = TestDetails.model_validate({"tests": {"tests": 9, "existing": 9}})
-
-    assert why_incomplete(details) == ""

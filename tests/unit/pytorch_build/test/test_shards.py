@@ -12,7 +12,7 @@ from core.errors import DataError, MissingInputError, UsageError
 from core.run import RunOutputs
 from core.stores.directory import DirectoryStore
 from pytorch_build.test import shards
-from pytorch_build.test.junit import Document, Suite
+from pytorch_build.test.junit.document import Document, Suite
 from pytorch_build.test.shards import Durations, FileDuration, Plan, Shard
 from tests.kit.runs import run_outputs
 from tests.kit.torch_results import case_of
@@ -53,11 +53,11 @@ def test_refuses_a_shard_that_cannot_be(text: str) -> None:
 def test_puts_the_longest_file_into_the_shortest_shard_first() -> None:
     durations = durations_of(a=5, b=4, c=3, d=3, e=3)
 
-    assert shard_seconds(shards.plan(durations.files, durations, 2)) == [8, 10]
+    assert shard_seconds(shards.plan_shards(durations.files, durations, 2)) == [8, 10]
 
 
 def test_spreads_files_of_unknown_durations_evenly() -> None:
-    plan = shards.plan([f"test_{index}.py" for index in range(12)], Durations(), 4)
+    plan = shards.plan_shards([f"test_{index}.py" for index in range(12)], Durations(), 4)
 
     assert [len(units) for units in plan.shards] == [3, 3, 3, 3]
 
@@ -65,18 +65,18 @@ def test_spreads_files_of_unknown_durations_evenly() -> None:
 def test_counts_the_time_to_start_a_file() -> None:
     files = {f"test_{index}.py": FileDuration(seconds=1, starting=9) for index in range(4)}
 
-    assert shard_seconds(shards.plan(files, Durations(files=files), 2)) == [20, 20]
+    assert shard_seconds(shards.plan_shards(files, Durations(files=files), 2)) == [20, 20]
 
 
 def test_refuses_to_plan_no_files() -> None:
     with pytest.raises(MissingInputError):
-        shards.plan([], Durations(), 2)
+        shards.plan_shards([], Durations(), 2)
 
 
 def test_an_unknown_file_takes_the_median_of_the_known() -> None:
     durations = durations_of(a=1, b=10, c=100)
 
-    plan = shards.plan([*durations.files, "test_new.py"], durations, 1)
+    plan = shards.plan_shards([*durations.files, "test_new.py"], durations, 1)
 
     assert shard_seconds(plan) == [1 + 10 + 100 + 10]
 
@@ -92,7 +92,7 @@ STARTING = {f"test_{seconds}.py": FileDuration(seconds=1, starting=seconds) for 
     ],
 )
 def test_an_unknown_file_starts_in_the_median_of_the_known(files: list[str], seconds: list[float]) -> None:
-    assert shard_seconds(shards.plan(files, Durations(files=STARTING), 1)) == seconds
+    assert shard_seconds(shards.plan_shards(files, Durations(files=STARTING), 1)) == seconds
 
 
 FILE_NAMES = st.integers(0, 4).map(lambda number: f"test_{number}.py")
@@ -110,7 +110,7 @@ FILES = st.dictionaries(
 def test_each_file_is_in_exactly_one_shard(files: dict[str, FileDuration], count: int) -> None:
     names = {*files, "test_always.py"}
 
-    plan = shards.plan(names, Durations(files=files), count)
+    plan = shards.plan_shards(names, Durations(files=files), count)
 
     planned_names: list[str] = []
     for index in range(1, count + 1):
@@ -123,10 +123,10 @@ def test_a_plan_does_not_depend_on_the_order_of_files(
     files: dict[str, FileDuration], count: int, seed: int
 ) -> None:
     names = sorted({*files, "test_always.py"})
-    plan = shards.plan(names, Durations(files=files), count)
+    plan = shards.plan_shards(names, Durations(files=files), count)
 
     random.Random(seed).shuffle(names)  # noqa: S311 - an order, and no secret
-    other_plan = shards.plan(names, Durations(files=dict(reversed(files.items()))), count)
+    other_plan = shards.plan_shards(names, Durations(files=dict(reversed(files.items()))), count)
 
     assert other_plan == plan
     assert other_plan.digest == plan.digest
@@ -136,7 +136,7 @@ def test_a_plan_does_not_depend_on_the_order_of_files(
 def test_no_shard_exceeds_the_mean_and_the_longest_file(seconds: Mapping[str, float], count: int) -> None:
     durations = Durations(files={name: FileDuration(seconds=value) for name, value in seconds.items()})
 
-    plan = shards.plan(seconds, durations, count)
+    plan = shards.plan_shards(seconds, durations, count)
 
     mean = sum(seconds.values()) / count
     longest = max(seconds.values())
@@ -148,7 +148,7 @@ def test_no_shard_exceeds_the_mean_and_the_longest_file(seconds: Mapping[str, fl
 def test_shards_of_a_recorded_run_are_balanced(count: int) -> None:
     durations = Durations.model_validate_json(RECORDED_DURATIONS.read_text())
 
-    plan = shards.plan(durations.files, durations, count)
+    plan = shards.plan_shards(durations.files, durations, count)
 
     mean = sum(plan.seconds) / count
     assert max(plan.seconds) <= mean * 1.1
@@ -157,7 +157,7 @@ def test_shards_of_a_recorded_run_are_balanced(count: int) -> None:
 def test_shows_the_plan_and_this_shard(capsys: pytest.CaptureFixture[str]) -> None:
     durations = durations_of(big=100, small=1)
 
-    shards.show(shards.plan(durations.files, durations, 2), Shard(index=1, count=2))
+    shards.print_plan(shards.plan_shards(durations.files, durations, 2), Shard(index=1, count=2))
 
     printed = capsys.readouterr().err
     assert "1/2 (this one)" in printed
@@ -177,7 +177,7 @@ def test_learns_durations_from_reports() -> None:
     )
     second = Document(cases=(case_of("t.py::B::z", seconds=1.5),), suites={"t.py": Suite(seconds=9.5)})
 
-    durations = shards.durations_of([first, second])
+    durations = shards.durations_of_files([first, second])
 
     assert durations.files == {"t.py": FileDuration(seconds=10.75, starting=8)}
 
@@ -186,7 +186,7 @@ def test_a_hang_is_no_duration() -> None:
     hung = case_of("t.py::B::hung", outcome="timeout", seconds=600)
     document = Document(cases=(case_of("t.py::A::x", seconds=2), hung), suites={"t.py": Suite(seconds=610)})
 
-    assert shards.durations_of([document]).files["t.py"].seconds == 2
+    assert shards.durations_of_files([document]).files["t.py"].seconds == 2
 
 
 def test_a_file_that_ran_on_two_architectures_took_both_times() -> None:
@@ -196,7 +196,7 @@ def test_a_file_that_ran_on_two_architectures_took_both_times() -> None:
     )
     suites = {"t.py@gfx942": Suite(seconds=2), "t.py@gfx90a": Suite(seconds=3)}
 
-    durations = shards.durations_of([Document(cases=cases, suites=suites)])
+    durations = shards.durations_of_files([Document(cases=cases, suites=suites)])
 
     assert durations.files == {"t.py": FileDuration(seconds=5)}
 
@@ -269,7 +269,7 @@ def test_the_first_of_two_shards_chooses_the_durations(
 
 def recorded_seconds(store: DirectoryStore, run: RunOutputs) -> Iterable[float]:
     """Return the seconds of all files that a store knows."""
-    content = json.loads(store.read(shards.latest_key(run, "cpu", "default")))
+    content = json.loads(store.read(shards.latest_durations_key(run, "cpu", "default")))
     return [file["seconds"] for file in content["files"].values()]
 
 
@@ -281,7 +281,7 @@ def test_files_that_did_not_run_keep_their_durations(store: DirectoryStore) -> N
 
 
 def test_durations_that_cannot_be_read_are_an_error(store: DirectoryStore) -> None:
-    key = shards.latest_key(run_outputs(), "cpu", "default")
+    key = shards.latest_durations_key(run_outputs(), "cpu", "default")
     store.put_bytes(key, b"{")
 
     with pytest.raises(DataError, match=key):
@@ -289,4 +289,7 @@ def test_durations_that_cannot_be_read_are_an_error(store: DirectoryStore) -> No
 
 
 def test_durations_lie_beside_the_runs() -> None:
-    assert shards.latest_key(run_outputs(), "cpu", "default") == "test-durations/linux/cpu/default.json"
+    assert (
+        shards.latest_durations_key(run_outputs(), "cpu", "default")
+        == "test-durations/linux/cpu/default.json"
+    )

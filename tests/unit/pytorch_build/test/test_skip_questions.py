@@ -45,7 +45,7 @@ def skips(
 ) -> CallSkips:
     """Return the verb, about torch of release/2.10 without a GPU."""
     write_files(tmp_path / "project", {"project.toml": PROJECT_RULES})
-    monkeypatch.setattr(skip_rules, "FOLDER", tmp_path / "project")
+    monkeypatch.setattr(skip_rules, "RULES_FOLDER", tmp_path / "project")
 
     def call(*arguments: str | Path) -> FrontDoorResult:
         options = ("--gpu-family=cpu", "--torch-ref=release/2.10", f"--skips={rules_file}")

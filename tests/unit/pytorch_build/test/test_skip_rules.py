@@ -13,8 +13,8 @@ from pytorch_build.test.skip_rules import (
     RuleTable,
     TestedTorch,
     apply_rules,
-    silent_rules,
-    unmet,
+    find_silent_rules,
+    unmet_conditions,
 )
 
 WriteRules = Callable[..., Path]
@@ -36,7 +36,7 @@ def write_rules(tmp_path: Path) -> WriteRules:
 
 
 def test_the_projects_rules_say_what_goes_wrong() -> None:
-    rules = skip_rules.load()
+    rules = skip_rules.load_rules()
 
     assert len(rules) > 70
     assert all(len(rule.table.reason) > 20 for rule in rules)
@@ -62,7 +62,7 @@ UNARY_UFUNCS = "test/test_unary_ufuncs.py::TestUnaryUfuncsCUDA"
     ],
 )
 def test_the_projects_rules_take_the_tests_that_they_mean(test: str, names: list[str]) -> None:
-    assert [rule.name for rule in skip_rules.load() if rule.names_test(test)] == names
+    assert [rule.name for rule in skip_rules.load_rules() if rule.names_test(test)] == names
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_rule_is_silent_that_takes_nothing_of_the_files_it_names() -> None:
     anywhere = rule_with("anywhere", tests=["*::TestA::test_gone"])
     rules = [rule_with("here"), silent_rule, elsewhere, anywhere]
 
-    assert silent_rules(rules, files={"test/a.py"}, matched={"mine.here"}) == [silent_rule]
+    assert find_silent_rules(rules, files={"test/a.py"}, matched={"mine.here"}) == [silent_rule]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_rule_is_silent_that_takes_nothing_of_the_files_it_names() -> None:
 )
 def test_a_mistake_is_named_with_its_key(write_rules: WriteRules, line: str, names: list[str]) -> None:
     with pytest.raises(DataError) as caught:
-        skip_rules.load([write_rules(f"{RULE}{line}\n")])
+        skip_rules.load_rules([write_rules(f"{RULE}{line}\n")])
 
     for name in names:
         assert name in caught.value.message
@@ -163,7 +163,7 @@ def test_a_file_without_what_rules_need_is_refused(
     write_rules: WriteRules, text: str, names: list[str]
 ) -> None:
     with pytest.raises(DataError) as caught:
-        skip_rules.load([write_rules(text)])
+        skip_rules.load_rules([write_rules(text)])
 
     for name in names:
         assert name in caught.value.message
@@ -173,7 +173,7 @@ def test_two_files_cannot_give_one_name(write_rules: WriteRules) -> None:
     files = [write_rules(RULE), write_rules(RULE, "more/mine.toml")]
 
     with pytest.raises(UsageError) as caught:
-        skip_rules.load(files)
+        skip_rules.load_rules(files)
 
     for name in ("mine.moon", *map(str, files)):
         assert name in caught.value.message
@@ -182,7 +182,7 @@ def test_two_files_cannot_give_one_name(write_rules: WriteRules) -> None:
 @pytest.mark.parametrize("name", [".", "absent.toml"], ids=["empty folder", "no file"])
 def test_a_place_without_rules_is_a_missing_input(tmp_path: Path, name: str) -> None:
     with pytest.raises(MissingInputError) as caught:
-        skip_rules.load([tmp_path / name])
+        skip_rules.load_rules([tmp_path / name])
 
     assert str(tmp_path / name) in caught.value.message
 
@@ -225,7 +225,7 @@ def rule_with(key: str = "moon", **table: Any) -> Rule:
     ],
 )
 def test_a_rule_applies_where_its_condition_holds(table: dict[str, Any], facts: dict[str, Any]) -> None:
-    assert unmet(rule_with(**table), replace(HERE, **facts)) == ()
+    assert unmet_conditions(rule_with(**table), replace(HERE, **facts)) == ()
 
 
 @pytest.mark.parametrize(
@@ -250,29 +250,29 @@ def test_a_rule_applies_where_its_condition_holds(table: dict[str, Any], facts: 
 def test_a_rule_says_which_condition_does_not_hold(
     table: dict[str, Any], facts: dict[str, Any], names: list[str]
 ) -> None:
-    (reason,) = unmet(rule_with(**table), replace(HERE, **facts))
+    (reason,) = unmet_conditions(rule_with(**table), replace(HERE, **facts))
 
     for name in names:
         assert name in reason
 
 
 def test_a_rule_says_each_condition_that_does_not_hold() -> None:
-    assert len(unmet(rule_with(gpu=["gfx950"], os=["windows"], python="<3"), HERE)) == 3
+    assert len(unmet_conditions(rule_with(gpu=["gfx950"], os=["windows"], python="<3"), HERE)) == 3
 
 
 @pytest.mark.parametrize("torch", ["2.11.0a0+git12", "2.11.0.dev20261101+rocm7.1", "2.11.0rc2", "2.11.0"])
 def test_a_version_before_a_release_counts_as_the_release(torch: str) -> None:
     tested = replace(HERE, torch=torch)
 
-    assert unmet(rule_with(torch="<2.11"), tested)
-    assert unmet(rule_with(torch=">=2.11,<2.12"), tested) == ()
+    assert unmet_conditions(rule_with(torch="<2.11"), tested)
+    assert unmet_conditions(rule_with(torch=">=2.11,<2.12"), tested) == ()
 
 
 @pytest.mark.parametrize(("days", "is_expired"), [(0, False), (1, True)], ids=["last day", "day after"])
 def test_a_rule_holds_on_its_last_day(days: int, *, is_expired: bool) -> None:
     rule = rule_with(expires=TODAY)
 
-    assert rule.expired(TODAY + dt.timedelta(days=days)) is is_expired
+    assert rule.is_expired(TODAY + dt.timedelta(days=days)) is is_expired
 
 
 def test_every_expired_rule_that_applies_is_an_error() -> None:

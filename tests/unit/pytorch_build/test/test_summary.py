@@ -1,5 +1,6 @@
 import json
 import shlex
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ from markdown_it import MarkdownIt
 from core import console
 from core.shell import command_line
 from pytorch_build.test import summary
-from pytorch_build.test.junit import Case
-from pytorch_build.test.results import CellResults, ReportOrigin
-from pytorch_build.test.summary import expression, repeating_command
+from pytorch_build.test.cell_results import CellResults
+from pytorch_build.test.junit.document import Case, Document
+from pytorch_build.test.report import ReportOrigin
+from pytorch_build.test.summary import pytest_expression, repeating_command
 from tests.kit.torch_results import case_of
 
 TORCH = ReportOrigin(
@@ -25,9 +27,11 @@ TORCH = ReportOrigin(
 ANY_TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 
 
-def results_of(*cases: Case, **facts: Any) -> CellResults:
-    """Return the results of a shard."""
-    return CellResults(origin=TORCH, cases=tuple((case, "2/6") for case in cases), **facts)
+def results_of(*cases: Case, problems: tuple[str, ...] = (), seconds: float = 0.0) -> CellResults:
+    """Return the results of a shard of six."""
+    cases_of_shard = tuple(replace(case, shard="2/6") for case in cases)
+    document = Document(cases=cases_of_shard, problems=problems)
+    return CellResults(origin=TORCH, document=document, seconds=seconds, shard_count=6)
 
 
 def render(markdown: str) -> str:
@@ -101,7 +105,7 @@ def test_a_failure_has_the_command_that_runs_it_again(
 def test_an_expression_names_a_test_without_what_pytest_would_misread(
     test: str, expected_expression: str
 ) -> None:
-    assert expression(case_of(test)) == expected_expression
+    assert pytest_expression(case_of(test)) == expected_expression
 
 
 @given(ANY_TEXT)
@@ -121,7 +125,7 @@ FLAKY = case_of("test/test_a.py::T::flaky", outcome="flaky", attempts=2, line="o
 
 def test_failures_come_before_flaky_tests() -> None:
     slow = case_of("test/test_a.py::T::slow", seconds=90)
-    results = results_of(slow, FAILURE, FLAKY, problems=("no report of shard 3/6",), seconds=123, shards=6)
+    results = results_of(slow, FAILURE, FLAKY, problems=("no report of shard 3/6",), seconds=123)
 
     text = summary.markdown([results], title="Tests of run 17")
 
@@ -198,7 +202,7 @@ def test_a_page_of_thousands_of_failures_fits() -> None:
 
 def summary_data(*results: CellResults) -> dict[str, Any]:
     """Return the summary of a run, as JSON has it."""
-    document = summary.report_data("17", results).model_dump_json()
+    document = summary.summary_data("17", results).model_dump_json()
     data: dict[str, Any] = json.loads(document)
     return data
 

@@ -8,13 +8,20 @@ import pytest
 from core.errors import CheckError, SourceError, UsageError
 from core.run import records
 from core.run.records import Record
-from pytorch_build.test import file_run, gpus, junit, shards
-from pytorch_build.test.file_run import FileRun
-from pytorch_build.test.gpus import Assignment, Gpu, Machine, assign_gpus, without_gpu
-from pytorch_build.test.junit import Case
+from pytorch_build.test import file_run, gpus, shards
+from pytorch_build.test.file_run import FileResults
+from pytorch_build.test.gpus import Assignment, Gpu, Machine, assign_gpus, assignment_without_gpu
+from pytorch_build.test.junit.document import Case
+from pytorch_build.test.junit.reading import read_junit_file
 from pytorch_build.test.shards import Durations, FileDuration, Shard
-from pytorch_build.test.torch_run import Bench, TorchTests, environment, find_recorded_torch, perform_tests
-from pytorch_build.test.upstream_tests import LimitsTable, Tests, Torch
+from pytorch_build.test.torch_run import (
+    Bench,
+    TorchTestRequest,
+    find_recorded_torch,
+    perform_tests,
+    process_environment,
+)
+from pytorch_build.test.upstream_tests import InstalledTorch, LimitsTable, UpstreamTests
 from tests.kit.builds import LocalRun
 from tests.kit.repos import write_files
 
@@ -37,7 +44,7 @@ class FileRunner:
     names: list[str] = field(default_factory=list)
     variables: list[Mapping[str, str]] = field(default_factory=list)
 
-    def __call__(self, file: Any, settings: Any, *, name: str) -> FileRun:
+    def __call__(self, file: Any, settings: Any, *, name: str) -> FileResults:
         """Run a test file."""
         self.names.append(name)
         self.variables.append(settings.env)
@@ -49,7 +56,7 @@ class FileRunner:
         outcome = self.outcomes.get(file.module, "passed")
         case = Case(test=f"{file.file}::test_x", file=file.file, outcome=outcome, line="why", seconds=1.0)
         existing = frozenset({case.test})
-        return FileRun(file=file.file, cases=(case,), existing=existing, seconds=2.0, logs=(log,))
+        return FileResults(file=file.file, cases=(case,), existing=existing, seconds=2.0, logs=(log,))
 
 
 @pytest.fixture
@@ -67,9 +74,9 @@ def bench(run: LocalRun, tmp_path: Path) -> Bench:
     return Bench(
         context=run.context("cpu"),
         target=run.target(),
-        tests=Tests(tree=tree, version="2.10.0a0", commit=COMMIT),
-        torch=Torch(version="2.10.0a0+cpu.sample", commit=COMMIT),
-        assignments=[without_gpu()],
+        tests=UpstreamTests(tree=tree, version="2.10.0a0", commit=COMMIT),
+        torch=InstalledTorch(version="2.10.0a0+cpu.sample", commit=COMMIT),
+        assignments=[assignment_without_gpu()],
     )
 
 
@@ -87,7 +94,7 @@ def require_record(bench: Bench, name: str = RECORD) -> Record:
 
 
 def test_records_the_tested_files_and_totals(bench: Bench, runner: FileRunner) -> None:
-    perform_tests(bench, TorchTests(), INPUTS)
+    perform_tests(bench, TorchTestRequest(), INPUTS)
 
     record = require_record(bench)
     assert runner.names == ["test_autograd", "test_nn", "test_torch"]
@@ -106,10 +113,10 @@ def test_records_the_tested_files_and_totals(bench: Bench, runner: FileRunner) -
 
 @pytest.mark.usefixtures("runner")
 def test_files_the_report_and_each_files_log(run: LocalRun, bench: Bench) -> None:
-    perform_tests(bench, TorchTests(), INPUTS)
+    perform_tests(bench, TorchTestRequest(), INPUTS)
 
     report = require_record(bench).details["report"]
-    document = junit.read_file(run.root / "out" / report["key"])
+    document = read_junit_file(run.root / "out" / report["key"])
     assert run.store.digest(report["key"]) == report["sha256"]
     assert document.properties["config"] == "default"
     assert run.store.read(f"local-linux/logs/cpu/{RECORD}/test_nn.log") == b"log of test_nn\n"
@@ -120,7 +127,7 @@ def test_files_the_beginning_and_the_end_of_a_long_log(
 ) -> None:
     runner.log = b"the beginning" + bytes(9 << 20) + b"the end"
 
-    perform_tests(bench, TorchTests(include=("test_nn",)), INPUTS)
+    perform_tests(bench, TorchTestRequest(include=("test_nn",)), INPUTS)
 
     log = run.store.read(f"local-linux/logs/cpu/{RECORD}/test_nn.log")
     assert log.startswith(b"the beginning")
@@ -132,7 +139,7 @@ def test_files_the_beginning_and_the_end_of_a_long_log(
 def test_records_a_choice_among_the_tests_as_incomplete(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    perform_tests(bench, TorchTests(include=("test_nn",), expression="not slow"), INPUTS)
+    perform_tests(bench, TorchTestRequest(include=("test_nn",), expression="not slow"), INPUTS)
 
     record = require_record(bench)
     assert record.inputs["arguments"] == []
@@ -146,7 +153,7 @@ class RecordedTest:
     """A test as it is called: the request, the bench and the inputs of the installation."""
 
     bench: Bench
-    request: TorchTests
+    request: TorchTestRequest
     inputs: dict[str, Any]
     rules: Path
 
@@ -192,7 +199,7 @@ def recorded_test(bench: Bench, runner: FileRunner, tmp_path: Path) -> RecordedT
     rules.write_text(SKIP_RULE)
     test = RecordedTest(
         bench=replace(bench, assignments=[assignment("sm_90")]),
-        request=TorchTests(
+        request=TorchTestRequest(
             shard=Shard(index=2, count=2), skips=(rules,), tree=bench.tests.tree, allow_version_mismatch=True
         ),
         inputs=dict(INPUTS),
@@ -276,12 +283,14 @@ def test_does_nothing_when_no_input_changes(
 def test_remembers_the_torch_of_the_packages_that_were_tested(recorded_test: RecordedTest) -> None:
     bench = recorded_test.bench
 
-    def find_torch(inputs: Mapping[str, Any], request: TorchTests = recorded_test.request) -> Torch | None:
+    def find_torch(
+        inputs: Mapping[str, Any], request: TorchTestRequest = recorded_test.request
+    ) -> InstalledTorch | None:
         return find_recorded_torch(bench.context, bench.target, request, inputs)
 
     assert find_torch(recorded_test.inputs) == bench.torch
     assert find_torch({**INPUTS, "files": {"torch.whl": "cd" * 32}}) is None
-    assert find_torch(recorded_test.inputs, TorchTests()) is None
+    assert find_torch(recorded_test.inputs, TorchTestRequest()) is None
 
 
 def test_tests_again_when_rules_of_the_second_gpu_change(
@@ -327,11 +336,11 @@ def test_tests_again_when_forced(recorded_test: RecordedTest, runner: FileRunner
 def test_tests_again_after_a_failure(bench: Bench, runner: FileRunner) -> None:
     runner.outcomes["test_nn"] = "failed"
     with pytest.raises(CheckError):
-        perform_tests(bench, TorchTests(), INPUTS)
+        perform_tests(bench, TorchTestRequest(), INPUTS)
     runner.names.clear()
     runner.outcomes.clear()
 
-    perform_tests(bench, TorchTests(), INPUTS)
+    perform_tests(bench, TorchTestRequest(), INPUTS)
 
     assert runner.names == ["test_autograd", "test_nn", "test_torch"]
 
@@ -340,7 +349,7 @@ def test_names_the_failed_test_and_how_to_repeat_it(bench: Bench, runner: FileRu
     runner.outcomes["test_nn"] = "crashed"
 
     with pytest.raises(CheckError) as caught:
-        perform_tests(bench, TorchTests(), INPUTS)
+        perform_tests(bench, TorchTestRequest(), INPUTS)
 
     assert "test/test_nn.py::test_x crashed" in caught.value.message
     assert "--include test_nn -k test_x" in caught.value.hint
@@ -350,7 +359,7 @@ def test_keeps_report_and_logs_of_a_failure(run: LocalRun, bench: Bench, runner:
     runner.outcomes["test_nn"] = "crashed"
 
     with pytest.raises(CheckError):
-        perform_tests(bench, TorchTests(), INPUTS)
+        perform_tests(bench, TorchTestRequest(), INPUTS)
 
     failed_record = require_record(bench, f"{RECORD}.failed")
     assert read_record(bench) is None
@@ -363,7 +372,7 @@ def test_keeps_report_and_logs_of_a_failure(run: LocalRun, bench: Bench, runner:
 
 def test_shards_share_the_files_and_have_their_own_records(bench: Bench, runner: FileRunner) -> None:
     for index in (1, 2):
-        perform_tests(bench, TorchTests(shard=Shard(index=index, count=2)), INPUTS)
+        perform_tests(bench, TorchTestRequest(shard=Shard(index=index, count=2)), INPUTS)
 
     first, second = (require_record(bench, f"test_torch-{index}-of-2-sample-cp312") for index in (1, 2))
     assert sorted(runner.names) == ["test_autograd", "test_nn", "test_torch"]
@@ -381,7 +390,7 @@ def test_plans_shards_by_recorded_durations(bench: Bench, runner: FileRunner) ->
         common.open_store(), common.outputs, bench.context.artifact_group, "default", durations
     )
 
-    perform_tests(bench, TorchTests(shard=Shard(index=1, count=2)), INPUTS)
+    perform_tests(bench, TorchTestRequest(shard=Shard(index=1, count=2)), INPUTS)
 
     assert runner.names == ["test_autograd"]
 
@@ -398,13 +407,13 @@ def own_bench(bench: Bench) -> Bench:
 
 def test_refuses_to_run_no_test_file(own_bench: Bench) -> None:
     with pytest.raises(UsageError) as caught:
-        perform_tests(own_bench, TorchTests(), INPUTS)
+        perform_tests(own_bench, TorchTestRequest(), INPUTS)
 
     assert "--include" in caught.value.hint
 
 
 def test_runs_a_named_file_that_no_configuration_knows(own_bench: Bench, runner: FileRunner) -> None:
-    perform_tests(own_bench, TorchTests(include=("test_mine",)), INPUTS)
+    perform_tests(own_bench, TorchTestRequest(include=("test_mine",)), INPUTS)
 
     assert runner.names == ["test_mine"]
     assert "configuration" in require_record(own_bench).details["left_out"]
@@ -414,7 +423,7 @@ def test_refuses_tests_of_another_torch(bench: Bench, runner: FileRunner) -> Non
     other_torch = replace(bench, torch=bench.torch.model_copy(update={"commit": "2" * 40}))
 
     with pytest.raises(SourceError) as caught:
-        perform_tests(other_torch, TorchTests(), INPUTS)
+        perform_tests(other_torch, TorchTestRequest(), INPUTS)
 
     assert "222222222222" in caught.value.message
     assert runner.names == []
@@ -423,7 +432,7 @@ def test_refuses_tests_of_another_torch(bench: Bench, runner: FileRunner) -> Non
 def test_runs_tests_of_another_torch_when_allowed(bench: Bench, runner: FileRunner) -> None:
     other_torch = replace(bench, torch=bench.torch.model_copy(update={"commit": "2" * 40}))
 
-    perform_tests(other_torch, TorchTests(allow_version_mismatch=True), INPUTS)
+    perform_tests(other_torch, TorchTestRequest(allow_version_mismatch=True), INPUTS)
 
     assert len(runner.names) == 3
 
@@ -432,9 +441,9 @@ def gpu_bench(
     bench: Bench, run: LocalRun, monkeypatch: pytest.MonkeyPatch, *, targets: tuple[str, ...]
 ) -> Bench:
     """Return a bench on a machine with two GPUs, and a torch with device code for targets."""
-    monkeypatch.setattr(gpus, "this_machine", lambda: TWO_GPUS)
+    monkeypatch.setattr(gpus, "detect_machine", lambda: TWO_GPUS)
     context = run.context("gfx94X-dcgpu;gfx110X-all")
-    torch = Torch(version="2.10.0a0+rocm", commit=COMMIT, hip="7.1", targets=targets)
+    torch = InstalledTorch(version="2.10.0a0+rocm", commit=COMMIT, hip="7.1", targets=targets)
     (bench.tests.tree / "test" / "test_cuda.py").touch()
     return replace(bench, context=context, torch=torch, assignments=assign_gpus(context, {}))
 
@@ -444,7 +453,7 @@ def test_runs_every_file_on_each_architecture(
 ) -> None:
     two_gpus = gpu_bench(bench, run, monkeypatch, targets=("gfx942:sramecc+", "gfx1100"))
 
-    perform_tests(two_gpus, TorchTests(), INPUTS)
+    perform_tests(two_gpus, TorchTestRequest(), INPUTS)
 
     files = ("test_autograd", "test_cuda", "test_nn", "test_torch")
     assert runner.names == [f"{file}@{target}" for target in ("gfx942", "gfx1100") for file in files]
@@ -457,10 +466,10 @@ def test_reports_the_tests_of_each_architecture(
 ) -> None:
     two_gpus = gpu_bench(bench, run, monkeypatch, targets=("gfx942", "gfx1100"))
 
-    perform_tests(two_gpus, TorchTests(), INPUTS)
+    perform_tests(two_gpus, TorchTestRequest(), INPUTS)
 
     report = require_record(two_gpus).details["report"]
-    document = junit.read_file(run.root / "out" / report["key"])
+    document = read_junit_file(run.root / "out" / report["key"])
     assert "test/test_nn.py@gfx942::test_x" in {case.test for case in document.cases}
     assert len(document.cases) == 8
 
@@ -471,21 +480,21 @@ def test_refuses_a_gpu_without_device_code(
     two_gpus = gpu_bench(bench, run, monkeypatch, targets=("gfx942",))
 
     with pytest.raises(CheckError) as caught:
-        perform_tests(two_gpus, TorchTests(), INPUTS)
+        perform_tests(two_gpus, TorchTestRequest(), INPUTS)
 
     assert "none for gfx1100" in caught.value.message
     assert runner.names == []
 
 
 def test_a_request_without_a_choice_replaces_nothing() -> None:
-    request = TorchTests(shard=Shard(index=2, count=6), workers=4)
+    request = TorchTestRequest(shard=Shard(index=2, count=6), workers=4)
 
-    assert request.replaced == []
-    assert request.selection == []
+    assert request.replacing_options == []
+    assert request.selecting_options == []
 
 
 def test_a_request_tells_what_it_chose_and_replaced() -> None:
-    request = TorchTests(
+    request = TorchTestRequest(
         include=("test_nn",),
         exclude=("test_torch",),
         tree=Path("/t"),
@@ -495,8 +504,8 @@ def test_a_request_tells_what_it_chose_and_replaced() -> None:
         skips=(Path("/s.toml"),),
     )
 
-    assert request.selection == ["--include", "test_nn", "--exclude", "test_torch", "-x"]
-    assert request.replaced == [
+    assert request.selecting_options == ["--include", "test_nn", "--exclude", "test_torch", "-x"]
+    assert request.replacing_options == [
         *("--pytorch-dir", "/t"),
         *("--allow-version-mismatch", "--other-gpu"),
         *("--skips", "/s.toml"),
@@ -509,7 +518,7 @@ def test_processes_get_nothing_of_the_callers_environment(
     for name in ("LD_LIBRARY_PATH", "GPU_DEVICE_ORDINAL", "PYTHONDONTWRITEBYTECODE"):
         monkeypatch.setenv(name, "1")
 
-    variables = environment(bench, bench.assignments[0], tmp_path / "own")
+    variables = process_environment(bench, bench.assignments[0], tmp_path / "own")
 
     assert "LD_LIBRARY_PATH" not in variables
     assert "GPU_DEVICE_ORDINAL" not in variables
@@ -520,7 +529,7 @@ def test_processes_get_nothing_of_the_callers_environment(
 def test_processes_share_byte_code_alone(bench: Bench, tmp_path: Path) -> None:
     folder = tmp_path / "own"
 
-    variables = environment(bench, bench.assignments[0], folder)
+    variables = process_environment(bench, bench.assignments[0], folder)
 
     assert variables["PYTHONPYCACHEPREFIX"] == str(tmp_path / "bytecode")
     for name in ("HOME", "TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "MIOPEN_CUSTOM_CACHE_DIR"):
@@ -529,7 +538,7 @@ def test_processes_share_byte_code_alone(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_processes_without_a_gpu_test_the_processor(bench: Bench, tmp_path: Path) -> None:
-    variables = environment(bench, bench.assignments[0], tmp_path / "own")
+    variables = process_environment(bench, bench.assignments[0], tmp_path / "own")
 
     assert variables["PYTORCH_TESTING_DEVICE_ONLY_FOR"] == "cpu"
     assert variables["PYTORCH_TEST_WITH_ROCM"] == "0"
@@ -541,7 +550,7 @@ def test_processes_see_their_gpu_alone(
 ) -> None:
     two_gpus = gpu_bench(bench, run, monkeypatch, targets=("gfx942",))
 
-    variables = environment(two_gpus, two_gpus.assignments[0], tmp_path / "own")
+    variables = process_environment(two_gpus, two_gpus.assignments[0], tmp_path / "own")
 
     assert variables["PYTORCH_TESTING_DEVICE_ONLY_FOR"] == "cuda"
     assert variables["PYTORCH_TEST_WITH_ROCM"] == "1"

@@ -22,14 +22,14 @@ COMMIT = "1" * 40
 OTHER_COMMIT = "2" * 40
 
 
-def tree_tests(commit: str = COMMIT, *, version: str = "2.10.0a0") -> upstream_tests.Tests:
+def tree_tests(commit: str = COMMIT, *, version: str = "2.10.0a0") -> upstream_tests.UpstreamTests:
     """Return the tests of a tree; "" is unknown."""
-    return upstream_tests.Tests(tree=Path("/src/pytorch"), commit=commit, version=version)
+    return upstream_tests.UpstreamTests(tree=Path("/src/pytorch"), commit=commit, version=version)
 
 
-def torch_of(commit: str = COMMIT, *, version: str = "2.10.0a0+rocm7.1.0") -> upstream_tests.Torch:
+def torch_of(commit: str = COMMIT, *, version: str = "2.10.0a0+rocm7.1.0") -> upstream_tests.InstalledTorch:
     """Return an installed torch; an empty commit is unknown."""
-    return upstream_tests.Torch(version=version, commit=commit)
+    return upstream_tests.InstalledTorch(version=version, commit=commit)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def torch_of(commit: str = COMMIT, *, version: str = "2.10.0a0+rocm7.1.0") -> up
     ],
 )
 def test_tests_of_the_same_source_fit_their_torch(
-    torch: upstream_tests.Torch, tests: upstream_tests.Tests
+    torch: upstream_tests.InstalledTorch, tests: upstream_tests.UpstreamTests
 ) -> None:
     assert upstream_tests.describe_mismatch(torch, tests) == ""
 
@@ -61,7 +61,7 @@ def test_tests_of_the_same_source_fit_their_torch(
     ],
 )
 def test_tests_of_another_source_do_not_fit(
-    torch: upstream_tests.Torch, tests: upstream_tests.Tests, names: list[str]
+    torch: upstream_tests.InstalledTorch, tests: upstream_tests.UpstreamTests, names: list[str]
 ) -> None:
     mismatch = upstream_tests.describe_mismatch(torch, tests)
 
@@ -71,19 +71,19 @@ def test_tests_of_another_source_do_not_fit(
 
 def test_refuses_tests_of_another_source() -> None:
     with pytest.raises(SourceError) as caught:
-        upstream_tests.require_match(torch_of(), tree_tests(OTHER_COMMIT), allowed=False)
+        upstream_tests.require_matching_tests(torch_of(), tree_tests(OTHER_COMMIT), allowed=False)
 
     assert "--allow-version-mismatch" in caught.value.hint
 
 
 def test_warns_of_tests_of_another_source_that_are_allowed(capsys: pytest.CaptureFixture[str]) -> None:
-    upstream_tests.require_match(torch_of(), tree_tests(OTHER_COMMIT), allowed=True)
+    upstream_tests.require_matching_tests(torch_of(), tree_tests(OTHER_COMMIT), allowed=True)
 
     assert capsys.readouterr().err.startswith("warning: torch 2.10.0a0+rocm7.1.0")
 
 
 def test_accepts_tests_of_the_same_source_in_silence(capsys: pytest.CaptureFixture[str]) -> None:
-    upstream_tests.require_match(torch_of(), tree_tests(), allowed=False)
+    upstream_tests.require_matching_tests(torch_of(), tree_tests(), allowed=False)
 
     assert capsys.readouterr().err == ""
 
@@ -120,7 +120,7 @@ def test_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 def test_a_folder_without_a_repository_has_no_commit(tmp_path: Path) -> None:
-    assert upstream_tests.tests_of_tree(tmp_path) == upstream_tests.Tests(
+    assert upstream_tests.tests_of_tree(tmp_path) == upstream_tests.UpstreamTests(
         tree=tmp_path, version="", commit=""
     )
 
@@ -129,7 +129,7 @@ def test_a_folder_without_a_repository_has_no_commit(tmp_path: Path) -> None:
 def test_a_repository_is_known_by_its_commit(tmp_path: Path) -> None:
     commit = commit_files(tmp_path, {"version.txt": "2.9.1\n"})
 
-    assert upstream_tests.tests_of_tree(tmp_path) == upstream_tests.Tests(
+    assert upstream_tests.tests_of_tree(tmp_path) == upstream_tests.UpstreamTests(
         tree=tmp_path, version="2.9.1", commit=commit, head=commit
     )
 
@@ -186,9 +186,9 @@ def test_an_installed_torch_says_its_commit_and_targets(packages: Packages) -> N
         extension="def _cuda_getArchFlags(): return 'gfx942 gfx1100'\n",
     )
 
-    torch = upstream_tests.installed_torch(packages.target, packages.variables)
+    torch = upstream_tests.query_torch(packages.target, packages.variables)
 
-    assert torch == upstream_tests.Torch(
+    assert torch == upstream_tests.InstalledTorch(
         version="2.10.0", commit=COMMIT, hip="7.1", targets=("gfx942", "gfx1100")
     )
 
@@ -197,15 +197,15 @@ def test_an_installed_torch_says_its_commit_and_targets(packages: Packages) -> N
 def test_a_torch_built_outside_of_git_has_no_commit(packages: Packages) -> None:
     write_torch(packages, version="git_version = 'Unknown'\n", extension="")
 
-    torch = upstream_tests.installed_torch(packages.target, packages.variables)
+    torch = upstream_tests.query_torch(packages.target, packages.variables)
 
-    assert torch == upstream_tests.Torch(version="2.10.0")
+    assert torch == upstream_tests.InstalledTorch(version="2.10.0")
 
 
 @pytest.mark.processes
 def test_a_torch_that_cannot_be_imported_is_an_error(packages: Packages) -> None:
     with pytest.raises(EnvironmentSetupError, match="'torch'"):
-        upstream_tests.installed_torch(packages.target, packages.variables)
+        upstream_tests.query_torch(packages.target, packages.variables)
 
 
 KNOWN = (
@@ -233,7 +233,7 @@ def choose_files(
 ) -> tuple[TestFile, ...]:
     """Choose among the known files and upstream's look at the compiler."""
     return upstream_tests.choose_files(
-        upstream_tests.configuration(configuration),
+        upstream_tests.find_configuration(configuration),
         (VERIFY_DYNAMO, *KNOWN),
         gpu=gpu,
         scripts=scripts,
@@ -248,12 +248,12 @@ def modules_of(files: Sequence[TestFile]) -> list[str]:
 
 
 def test_a_tree_has_upstreams_look_at_the_compiler_or_not(tmp_path: Path) -> None:
-    configuration = upstream_tests.configuration("inductor")
-    assert upstream_tests.scripts_of(configuration, tmp_path) == ()
+    configuration = upstream_tests.find_configuration("inductor")
+    assert upstream_tests.list_scripts(configuration, tmp_path) == ()
 
     write_files(tmp_path, {f"{VERIFY_DYNAMO}.py": ""})
 
-    assert upstream_tests.scripts_of(configuration, tmp_path) == (VERIFY_DYNAMO,)
+    assert upstream_tests.list_scripts(configuration, tmp_path) == (VERIFY_DYNAMO,)
 
 
 def test_inductor_begins_with_upstreams_look_at_the_compiler() -> None:
@@ -343,13 +343,13 @@ def test_a_trees_test_files_are_named_as_upstream_names_them(tmp_path: Path) -> 
     names = ("test_nn.py", "dynamo/test_misc.py", "conftest.py", "run_test.py")
     write_files(tmp_path / "test", dict.fromkeys(names, ""))
 
-    assert upstream_tests.modules_of(tmp_path) == ("dynamo/test_misc", "test_nn")
+    assert upstream_tests.list_modules(tmp_path) == ("dynamo/test_misc", "test_nn")
     assert upstream_tests.module_name(r"test\dynamo\test_misc.py") == "dynamo/test_misc"
 
 
 def test_a_tree_without_test_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as caught:
-        upstream_tests.modules_of(tmp_path)
+        upstream_tests.list_modules(tmp_path)
 
     assert str(tmp_path) in caught.value.message
 

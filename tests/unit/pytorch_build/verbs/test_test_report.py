@@ -9,9 +9,11 @@ from ci.promote import facts
 from core.errors import CheckError
 from core.run import records
 from core.run.records import Record
-from pytorch_build.test import junit, reports, shards
-from pytorch_build.test.junit import Case, Document, Suite
-from pytorch_build.test.results import EXISTING, MAY_SKIP, Report, ReportOrigin
+from pytorch_build.test import shards
+from pytorch_build.test.junit.document import Case, Document, Suite
+from pytorch_build.test.junit.writing import write_junit
+from pytorch_build.test.report import EXISTING_TESTS, MAY_SKIP, Report, ReportOrigin
+from pytorch_build.test.stored_reports import put_report
 from tests.kit.builds import LocalRun
 from tests.kit.front_doors import run_pytorch_build
 
@@ -39,7 +41,7 @@ def case(name: str, outcome: Any, line: str = "") -> Case:
 
 def write_document(*cases: Case) -> bytes:
     """Return a report with these results."""
-    return junit.write(Document(cases=cases))
+    return write_junit(Document(cases=cases))
 
 
 @pytest.fixture
@@ -131,14 +133,14 @@ def write_shard(run: LocalRun, index: int) -> None:
     file = f"test/test_{index}.py"
     case = Case(test=f"{file}::T::x", outcome="passed", seconds=1.5, file=file)
     document = Document(
-        cases=(case,), suites={file: Suite(properties={EXISTING: "1"})}, properties={MAY_SKIP: "50"}
+        cases=(case,), suites={file: Suite(properties={EXISTING_TESTS: "1"})}, properties={MAY_SKIP: "50"}
     )
     report = Report(origin=origin, document=document, shard=shard)
-    details = reports.put_report(run.store, run.common(run_id="17").outputs, GROUP, report)
+    details = put_report(run.store, run.common(run_id="17").outputs, GROUP, report)
 
     inputs = {"files": WHEELS, "arguments": [], "installed": True, "config": "default"}
     cell = {"torch_ref": "sample", "python": "cp312", "gpu_family": GROUP}
-    stage = reports.stage_name(origin, shard)
+    stage = origin.stage_name(shard)
     run.record(stage, group=GROUP, run_id="17", inputs=inputs, details=dict(details), **cell)
 
 

@@ -16,7 +16,8 @@ from core.run import records
 from core.run.records import FileRecord, Record
 from pytorch_build.context import Context, find_context
 from pytorch_build.test import gpus, installation, smoke_run, tested_packages
-from pytorch_build.test.record import read_details, read_inputs, why_incomplete
+from pytorch_build.test.record import read_details, read_inputs
+from pytorch_build.test.record_validity import why_incomplete
 from pytorch_build.verbs import test_smoke
 from pytorch_build.verbs.test_smoke import SmokeOptions, perform_smoke_tests
 from tests.kit import wheels
@@ -46,7 +47,7 @@ wheels = [{ url = "https://invalid/torchvision-0.25.0-py3-none-any.whl", hashes 
 @pytest.fixture(autouse=True)
 def _machine_without_gpu(prepared: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     assert prepared == []
-    monkeypatch.setattr(gpus, "this_machine", gpus.Machine)
+    monkeypatch.setattr(gpus, "detect_machine", gpus.Machine)
     monkeypatch.setattr(tested_packages, "detect", lambda: ())
 
 
@@ -180,7 +181,7 @@ class RecordedTest:
     def change_gpu(self, target: str) -> None:
         """Put another GPU into the machine."""
         machine = machine_with(target, vendor="nvidia")
-        self.monkeypatch.setattr(gpus, "this_machine", lambda: machine)
+        self.monkeypatch.setattr(gpus, "detect_machine", lambda: machine)
 
     def rebuild_torch(self, *, content: str = "# other bytes") -> None:
         """Build a torch of the same name; a context reads the records of its run once."""
@@ -447,7 +448,7 @@ def test_tells_the_tests_which_gpu_torch_must_see(
 ) -> None:
     nightly = run.context(family, ref="nightly")
     nothing_prebuilt = replace(nightly, ref=replace(nightly.ref, projects={}))
-    monkeypatch.setattr(gpus, "this_machine", lambda: hardware)
+    monkeypatch.setattr(gpus, "detect_machine", lambda: hardware)
     run.put_lock(run.lock(torch_ref="nightly"))
     run.built("torch", gpu_family=family, ref="nightly")
 

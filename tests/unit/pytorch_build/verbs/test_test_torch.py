@@ -10,8 +10,8 @@ from core.env import InstalledDistribution, engines
 from core.run.records import FileRecord
 from pytorch_build.test import container_run, file_run, gpus, torch_run, upstream_tests
 from pytorch_build.test.container_run import Devices
-from pytorch_build.test.file_run import FileRun
-from pytorch_build.test.junit import Case
+from pytorch_build.test.file_run import FileResults
+from pytorch_build.test.junit.document import Case
 from pytorch_build.verbs import test_torch
 from tests.kit.builds import LocalRun
 from tests.kit.front_doors import FrontDoorResult
@@ -24,10 +24,10 @@ COMMIT = "1" * 40
 SAMPLE = ("test-torch", "--torch-ref", "sample", "--gpu-family", "cpu")
 
 
-def pass_file(file: Any, _settings: Any, *, name: str) -> FileRun:  # noqa: ARG001 - as file_run has it
+def pass_file(file: Any, _settings: Any, *, name: str) -> FileResults:  # noqa: ARG001 - as file_run has it
     """Stand in for the run of a test file, whose one test passes."""
     case = Case(test=f"{file.file}::test_x", file=file.file, outcome="passed", seconds=1.0)
-    return FileRun(file=file.file, cases=(case,), existing=frozenset({case.test}), seconds=1.0, logs=())
+    return FileResults(file=file.file, cases=(case,), existing=frozenset({case.test}), seconds=1.0, logs=())
 
 
 def installed(*names: str) -> list[InstalledDistribution]:
@@ -38,12 +38,12 @@ def installed(*names: str) -> list[InstalledDistribution]:
 @pytest.fixture
 def steps(run: LocalRun, prepared: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     """Return what is installed and tested, in order; the environment holds a torch of the lock's commit."""
-    torch = upstream_tests.Torch(version="2.10.0a0+cpu.sample", commit=COMMIT)
-    tests = upstream_tests.Tests(tree=tmp_path, version="2.10.0a0", commit=COMMIT)
+    torch = upstream_tests.InstalledTorch(version="2.10.0a0+cpu.sample", commit=COMMIT)
+    tests = upstream_tests.UpstreamTests(tree=tmp_path, version="2.10.0a0", commit=COMMIT)
     monkeypatch.setattr(test_torch, "require", lambda _python: run.target())
     monkeypatch.setattr(test_torch, "perform_tests", lambda *arguments: prepared.append(arguments))
-    monkeypatch.setattr(gpus, "this_machine", gpus.Machine)
-    monkeypatch.setattr(upstream_tests, "installed_torch", lambda *_: torch)
+    monkeypatch.setattr(gpus, "detect_machine", gpus.Machine)
+    monkeypatch.setattr(upstream_tests, "query_torch", lambda *_: torch)
     monkeypatch.setattr(upstream_tests, "installed", lambda _: installed("pytest", "pytest-timeout"))
     monkeypatch.setattr(upstream_tests, "check_out_tests", lambda *_: tests)
     return prepared
@@ -185,7 +185,7 @@ def test_bad_input_is_refused_before_anything_is_installed(
 
 
 def test_the_options_configurations_are_those_of_the_data() -> None:
-    assert set(test_torch.CONFIGS) == set(upstream_tests.load().configurations)
+    assert set(test_torch.CONFIGS) == set(upstream_tests.load_configurations().configurations)
 
 
 def test_a_family_without_its_gpu_is_refused_before_anything_is_installed(

@@ -80,8 +80,8 @@ def run_tests(tmp_path: Path) -> RunTests:
     ) -> PluginRun:
         write_files(tree / "test", {"test_foo.py": text})
         folder = tmp_path / "events"
-        settings = plugin.Settings(root=str(tree), events=str(folder), excluded=excluded, rules=rules)
-        options = plugin.arguments(tmp_path / "settings.json", settings)
+        settings = plugin.PluginSettings(root=str(tree), events=str(folder), excluded=excluded, rules=rules)
+        options = plugin.write_settings(tmp_path / "settings.json", settings)
         command = [sys.executable, "-m", "pytest", *options]
         command += ["-p", "no:cacheprovider", *arguments]
         env = process.inherited(PYTHONPATH=str(plugin.TARGET), PYTEST_ADDOPTS=None, **variables)

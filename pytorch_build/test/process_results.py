@@ -1,4 +1,4 @@
-"""What a process of a test file says: the result of each test, and of the file where none explains its end.
+"""The results of one process of a test file: of each test, and of the file where none explains its end.
 
 A process that ended in any way in which pytest does not end by itself has failed, whatever its tests said
 before: the test that had started is the one that took it down, else the file as a whole.
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from core import console, process
 from pytorch_build.check import some
-from pytorch_build.test.junit import OUTCOMES, Case, Outcome, clean, cut, first_line, worst
-from pytorch_build.test.results import merge_attempts_by_test
+from pytorch_build.test.junit.document import OUTCOMES, Case, Outcome, merge_attempts_by_test, worst_case
+from pytorch_build.test.junit.texts import clean, cut, first_line
 
 if TYPE_CHECKING:
     from core.process import Ending
-    from pytorch_build.test.plugin import AppliedRule, Ended, EventLog
+    from pytorch_build.test.plugin import AppliedRule, EndedEvent, EventLog
 
 # https://docs.pytest.org/en/stable/reference/exit-codes.html
 _TESTS_FAILED = 1
@@ -38,7 +38,7 @@ _TIMEOUT = re.compile(r"Timeout \(?>[0-9.]+s\)?")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProcessRun:
+class EndedProcess:
     """A process that ran tests and has ended.
 
     Attributes:
@@ -72,6 +72,14 @@ class ProcessRun:
         return self.existing is not None
 
     @property
+    def running_test(self) -> str | None:
+        """The test that had started and not ended; None where none had."""
+        for event_log in self.event_logs:
+            if event_log.running is not None:
+                return event_log.running
+        return None
+
+    @property
     def unreached(self) -> set[str]:
         """The tests that were about to run and never started."""
         unreached: set[str] = set()
@@ -81,43 +89,42 @@ class ProcessRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Results:
+class ProcessResults:
     """The results of a process; `ended_early` says whether it ended before pytest was done."""
 
-    run: ProcessRun
+    ended_process: EndedProcess
     cases: tuple[Case, ...]
     ended_early: bool = False
 
 
-def results_of(
+def results_of_process(
     file: str,
-    run: ProcessRun,
+    ended_process: EndedProcess,
     *,
     test_timeout: float = math.inf,
     may_be_empty: bool,
-) -> Results:
+) -> ProcessResults:
     """Return the results of one process of a test file, whose tests may take `test_timeout` each."""
-    cases = _cases_of_tests(file, run.event_logs)
-    failure = _failure_of_process(run, cases, test_timeout)
+    cases = _cases_of_tests(file, ended_process.event_logs)
+    failure = _failure_of_process(ended_process, cases, test_timeout)
     if failure is not None:
-        running_tests = [event_log.running for event_log in run.event_logs if event_log.running is not None]
-        failed_test = running_tests[0] if running_tests else file
-        cases[failed_test] = _case_of_failure(file, failed_test, run, failure)
-        return Results(
-            run=run,
+        failed_test = ended_process.running_test or file
+        cases[failed_test] = _case_of_failure(file, failed_test, ended_process, failure)
+        return ProcessResults(
+            ended_process=ended_process,
             cases=tuple(cases.values()),
             ended_early=True,
         )
 
-    repeated_tests = _repeated_tests(run.event_logs)
+    repeated_tests = _repeated_tests(ended_process.event_logs)
     if repeated_tests:
         failure = _Failure("error", f"{some(repeated_tests)} ended more than once")
     elif not cases and not may_be_empty:
         failure = _Failure("error", "no test ran")
     if failure is not None:
-        cases[file] = _case_of_failure(file, file, run, failure)
-    return Results(
-        run=run,
+        cases[file] = _case_of_failure(file, file, ended_process, failure)
+    return ProcessResults(
+        ended_process=ended_process,
         cases=tuple(cases.values()),
     )
 
@@ -155,8 +162,10 @@ def explanation_by_rule(case: Case, rules: Mapping[str, AppliedRule]) -> str:
     if rule is None:
         return ""
     was_retried = case.attempts > 1
-    is_skipped = case.outcome in {"skipped", "xfailed"}
-    explains = was_retried if rule.action == "retry" else is_skipped and not was_retried
+    if rule.action == "retry":
+        explains = was_retried
+    else:
+        explains = case.outcome in {"skipped", "xfailed"} and not was_retried
     return f"{rule.name}: {rule.reason}" if explains else ""
 
 
@@ -172,10 +181,11 @@ def _cases_of_tests(file: str, event_logs: Sequence[EventLog]) -> dict[str, Case
         ]
         for case in merge_attempts_by_test(attempts):
             cases_of_test.setdefault(case.test, []).append(case)
-    return {test: worst(cases) for test, cases in cases_of_test.items()}
+    return {test: worst_case(cases) for test, cases in cases_of_test.items()}
 
 
-def _case_of_attempt(file: str, result: Ended) -> Case:
+def _case_of_attempt(file: str, result: EndedEvent) -> Case:
+    """Return one attempt at a test as a result."""
     outcome = _OUTCOMES[result.outcome]
     seconds = max(0.0, result.seconds)
     if outcome == "passed":
@@ -219,6 +229,8 @@ def _repeated_tests(event_logs: Sequence[EventLog]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Failure:
+    """How a process has failed, and why."""
+
     outcome: Outcome
     line: str
 
@@ -226,64 +238,69 @@ class _Failure:
 def _case_of_failure(
     file: str,
     test: str,
-    run: ProcessRun,
+    ended_process: EndedProcess,
     failure: _Failure,
 ) -> Case:
     return Case(
         test=test,
         file=file,
         outcome=failure.outcome,
-        seconds=run.ending.seconds,
+        seconds=ended_process.ending.seconds,
         line=failure.line,
-        text=cut(clean(run.output)),
+        text=cut(clean(ended_process.output)),
     )
 
 
 def _failure_of_process(
-    run: ProcessRun,
+    ended_process: EndedProcess,
     cases: Mapping[str, Case],
     test_timeout: float,
 ) -> _Failure | None:
     """Return why a process has failed beside its tests; None where pytest ended by itself."""
-    failure = _failure_of_running_test(run, test_timeout) or _failure_of_stopped(run.ending)
+    failure = _failure_of_running_test(ended_process, test_timeout) or _failure_of_stopped(
+        ended_process.ending
+    )
     if failure is not None:
         return failure
     has_failed_tests = any(case.failing for case in cases.values())
-    if run.existing is None and not has_failed_tests:
-        return _failure_before_tests(run)
-    if run.ending.returncode in _EXIT_WORDS:
+    if ended_process.existing is None and not has_failed_tests:
+        return _failure_before_tests(ended_process)
+    if ended_process.ending.returncode in _EXIT_WORDS:
         # A file that cannot be collected interrupts pytest, and is a result by itself.
-        return None if has_failed_tests else _failure_of_pytest(run.ending.returncode)
-    return _failure_after_tests(run, has_failed_tests=has_failed_tests)
+        return None if has_failed_tests else _failure_of_pytest(ended_process.ending.returncode)
+    return _failure_after_tests(ended_process, has_failed_tests=has_failed_tests)
 
 
-def _failure_after_tests(run: ProcessRun, *, has_failed_tests: bool) -> _Failure | None:
+def _failure_after_tests(ended_process: EndedProcess, *, has_failed_tests: bool) -> _Failure | None:
     """Return what a status says that the tests do not."""
-    status = run.ending.returncode
+    status = ended_process.ending.returncode
     status_text = process.status(status)
     if status not in _ENDS_OF_PYTEST:
         return _Failure("crashed", f"the interpreter ended with {status_text} after the last test")
     if status == _TESTS_FAILED and not has_failed_tests:
         return _Failure("error", f"pytest ended with {status_text} and named no test as failed")
     # After a failure, pytest's -x leaves out the others.
-    if status != _TESTS_FAILED and run.unreached:
+    if status != _TESTS_FAILED and ended_process.unreached:
         return _Failure("crashed", f"the interpreter ended with {status_text} between two tests")
     return None
 
 
 def _failure_of_pytest(status: int) -> _Failure:
-    return _Failure("error", f"pytest {_EXIT_WORDS[status]} ({process.status(status)})")
+    """Return how pytest itself failed, by its exit status."""
+    words = _EXIT_WORDS[status]
+    return _Failure("error", f"pytest {words} ({process.status(status)})")
 
 
-def _failure_of_running_test(run: ProcessRun, test_timeout: float) -> _Failure | None:
+def _failure_of_running_test(ended_process: EndedProcess, test_timeout: float) -> _Failure | None:
     """Return how the process ended in a test that had started; None where none had."""
-    for event_log in run.event_logs:
+    for event_log in ended_process.event_logs:
         if event_log.running is None:
             continue
-        if run.ended_at - event_log.last_time >= test_timeout:
+        if ended_process.ended_at - event_log.last_time >= test_timeout:
             return _Failure("timeout", f"it did not end within {console.duration(test_timeout)}")
-        status_text = process.status(run.ending.returncode)
-        return _failure_of_stopped(run.ending) or _Failure("crashed", f"its process ended with {status_text}")
+        status_text = process.status(ended_process.ending.returncode)
+        crash = _Failure("crashed", f"its process ended with {status_text}")
+        return _failure_of_stopped(ended_process.ending) or crash
     return None
 
 
@@ -296,14 +313,13 @@ def _failure_of_stopped(ending: Ending) -> _Failure | None:
     return None
 
 
-def _failure_before_tests(run: ProcessRun) -> _Failure | None:
+def _failure_before_tests(ended_process: EndedProcess) -> _Failure | None:
     """Return why pytest collected nothing; a file that skips itself as a whole is a result."""
-    status = run.ending.returncode
+    status = ended_process.ending.returncode
     status_text = process.status(status)
     if status in _EXIT_WORDS:
         return _failure_of_pytest(status)
     if status == 0:
         return _Failure("crashed", f"the interpreter ended with {status_text} before pytest did")
-    return _Failure(
-        "error", f"pytest did not begin ({status_text}): {first_line(message='', text=run.output)}"
-    )
+    line = first_line(message="", text=ended_process.output)
+    return _Failure("error", f"pytest did not begin ({status_text}): {line}")

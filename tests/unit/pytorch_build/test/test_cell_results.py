@@ -5,19 +5,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytorch_build.test import junit
-from pytorch_build.test.junit import FAILING, OUTCOMES, Case, Document, Suite, read
-from pytorch_build.test.results import (
-    EXISTING,
-    FILES,
+from pytorch_build.test.cell_results import CellResults, add_missing_results, merge_reports
+from pytorch_build.test.junit.document import FAILING, OUTCOMES, Case, Document, Suite
+from pytorch_build.test.junit.reading import read_junit
+from pytorch_build.test.junit.writing import write_junit
+from pytorch_build.test.report import (
+    EXISTING_TESTS,
     LEFT_OUT,
     MAY_SKIP,
-    CellResults,
+    REQUIRED_FILES,
     Report,
     ReportOrigin,
-    document_of,
-    merge_reports,
-    report_of,
+    document_to_write,
+    report_of_document,
 )
 from pytorch_build.test.shards import Shard
 from tests.kit.torch_results import case_of
@@ -56,38 +56,22 @@ def merge_one(*reports: Report) -> CellResults:
     return cell_results
 
 
-@pytest.mark.parametrize(
-    ("origin", "name"),
-    [
-        (TORCH, "torch-release-2.10-cp312"),
-        (ReportOrigin(stage="test_torch", python="cp312", config="default"), "torch-cp312"),
-        (ReportOrigin(stage="test_torch", torch_ref="nightly", config="inductor"), "torch-nightly-inductor"),
-    ],
-)
-def test_a_report_is_named_by_what_was_tested(origin: ReportOrigin, name: str) -> None:
-    assert origin.name == name
-
-
-def test_an_origin_reads_as_its_parts() -> None:
-    assert str(TORCH) == "test_torch release/2.10 gfx110X-all cp312"
-
-
 def test_shards_are_merged_in_their_order() -> None:
     first = report_with(case_of("a.py::x"), case_of("a.py::y", outcome="failed"), shard="1/2")
     second = report_with(case_of("b.py::x", outcome="flaky"), shard="2/2")
 
     cell_results = merge_one(second, first)
 
-    tests = [(case.test, shard) for case, shard in cell_results.cases]
+    tests = [(case.test, case.shard) for case in cell_results.document.cases]
     assert tests == [("a.py::x", "1/2"), ("a.py::y", "1/2"), ("b.py::x", "2/2")]
-    assert cell_results.problems == ()
-    assert cell_results.shards == 2
-    assert [case.test for case, _shard in cell_results.failing] == ["a.py::y"]
+    assert cell_results.document.problems == ()
+    assert cell_results.shard_count == 2
+    assert [case.test for case in cell_results.document.failing] == ["a.py::y"]
     assert not cell_results.passed
 
 
 def test_a_file_in_two_shards_adds_up() -> None:
-    suites = {"t.py": Suite(seconds=2, properties={EXISTING: "2"})}
+    suites = {"t.py": Suite(seconds=2, properties={EXISTING_TESTS: "2"})}
     first = report_with(case_of("t.py::A::x"), shard="1/2", suites=suites)
     second = report_with(case_of("t.py::B::y"), shard="2/2", suites=suites)
 
@@ -101,7 +85,7 @@ def test_a_file_that_failed_as_a_whole_is_no_test_that_is_missing() -> None:
     cell_results = merge_one(report_with(case_of("t.py::x"), case_of("t.py", outcome="crashed"), shard="1/1"))
 
     assert not cell_results.passed
-    assert cell_results.problems == ()
+    assert cell_results.document.problems == ()
 
 
 def test_origins_are_judged_apart() -> None:
@@ -115,10 +99,10 @@ def test_origins_are_judged_apart() -> None:
 
 A_CASE = case_of("a.py::x")
 B_CASE = case_of("b.py::x")
-A_FILE = {"a.py": Suite(properties={EXISTING: "1"})}
+A_FILE = {"a.py": Suite(properties={EXISTING_TESTS: "1"})}
 B_FILE = {"b.py@gfx942": Suite()}
 NINETY_SKIPPED = [case_of(f"t.py::{index}", outcome="skipped") for index in range(90)]
-TWO_TESTS = {"t.py": Suite(properties={EXISTING: "2"})}
+TWO_TESTS = {"t.py": Suite(properties={EXISTING_TESTS: "2"})}
 
 
 @pytest.mark.parametrize(
@@ -150,15 +134,15 @@ TWO_TESTS = {"t.py": Suite(properties={EXISTING: "2"})}
         ),
         pytest.param(
             [
-                report_with(A_CASE, shard="1/2", properties={FILES: "a.py"}),
-                report_with(B_CASE, shard="2/2", properties={FILES: "a.py b.py"}),
+                report_with(A_CASE, shard="1/2", properties={REQUIRED_FILES: "a.py"}),
+                report_with(B_CASE, shard="2/2", properties={REQUIRED_FILES: "a.py b.py"}),
             ],
             "which test files were to run",
             id="two lists of files",
         ),
         pytest.param(
             [
-                report_with(A_CASE, shard="1/2", properties={FILES: "a.py"}),
+                report_with(A_CASE, shard="1/2", properties={REQUIRED_FILES: "a.py"}),
                 report_with(B_CASE, shard="2/2"),
             ],
             "which test files were to run",
@@ -166,14 +150,18 @@ TWO_TESTS = {"t.py": Suite(properties={EXISTING: "2"})}
         ),
         pytest.param(
             [
-                report_with(A_CASE, shard="1/2", properties={FILES: "a.py b.py c.py"}, suites=A_FILE),
-                report_with(B_CASE, shard="2/2", properties={FILES: "a.py b.py c.py"}, suites=B_FILE),
+                report_with(
+                    A_CASE, shard="1/2", properties={REQUIRED_FILES: "a.py b.py c.py"}, suites=A_FILE
+                ),
+                report_with(
+                    B_CASE, shard="2/2", properties={REQUIRED_FILES: "a.py b.py c.py"}, suites=B_FILE
+                ),
             ],
             "1 of 3 test files did not run: c.py",
             id="file in no shard",
         ),
         pytest.param(
-            [report_with(A_CASE, properties={FILES: ""}, suites=A_FILE)],
+            [report_with(A_CASE, properties={REQUIRED_FILES: ""}, suites=A_FILE)],
             "no test file of the configuration",
             id="configuration without files",
         ),
@@ -218,7 +206,7 @@ def test_results_that_cannot_be_trusted_are_no_pass(reports: Sequence[Report], p
     cell_results = merge_one(*reports)
 
     assert not cell_results.passed
-    assert any(problem in text for text in cell_results.problems)
+    assert any(problem in text for text in cell_results.document.problems)
 
 
 def test_reports_of_one_shard_are_attempts_in_their_order() -> None:
@@ -229,7 +217,7 @@ def test_reports_of_one_shard_are_attempts_in_their_order() -> None:
 
     cell_results = merge_one(second, first)
 
-    ((case, _shard),) = cell_results.cases
+    (case,) = cell_results.document.cases
     assert cell_results.passed
     assert case.outcome == "flaky"
     assert case.attempts == 2
@@ -238,14 +226,7 @@ def test_reports_of_one_shard_are_attempts_in_their_order() -> None:
 
 def read_back(report: Report) -> Report:
     """Return a report that was written and read again."""
-    return report_of(read(junit.write(document_of(report))), ReportOrigin())
-
-
-def test_a_written_report_says_what_it_is_about() -> None:
-    report = read_back(report_with(case_of(), shard="2/6"))
-
-    assert report.origin == TORCH
-    assert report.shard == Shard(index=2, count=6)
+    return report_of_document(read_junit(write_junit(document_to_write(report))), ReportOrigin())
 
 
 @pytest.mark.parametrize(
@@ -261,25 +242,7 @@ def test_an_empty_shard_is_no_problem_beside_another(
     first = read_back(report_with(*first_cases, shard="1/2", properties={MAY_SKIP: "0"}))
     second = read_back(report_with(shard="2/2", properties={MAY_SKIP: "0"}))
 
-    assert merge_one(first, second).problems == problems
-
-
-def test_a_shard_that_cannot_be_is_a_problem() -> None:
-    document = Document(cases=(case_of(),), properties={"shard": "7/6"})
-
-    (problem,) = merge_one(report_of(document, TORCH)).problems
-
-    assert "7/6" in problem
-
-
-def test_a_report_of_rocm_is_known_by_its_record() -> None:
-    """It names no stage, and a whole version of Python."""
-    document = Document(cases=(case_of(),), properties={"python": "3.12.1"})
-
-    origin = report_of(document, ReportOrigin(stage="test_rocm", python="cp312")).origin
-
-    assert origin.stage == "test_rocm"
-    assert origin.python == "cp312"
+    assert merge_one(first, second).document.problems == problems
 
 
 OUTCOMES_OF_TESTS = st.dictionaries(
@@ -306,9 +269,9 @@ def test_merging_loses_and_invents_nothing(outcomes: dict[str, Any], count: int,
 
     has_passes = not {"passed", "flaky"}.isdisjoint(outcomes.values())
     has_failures = not FAILING.isdisjoint(outcomes.values())
-    assert len(cell_results.cases) == len(outcomes)
-    assert {case.test: case.outcome for case, _shard in cell_results.cases} == outcomes
-    assert bool(cell_results.failing) == has_failures
+    assert len(cell_results.document.cases) == len(outcomes)
+    assert {case.test: case.outcome for case in cell_results.document.cases} == outcomes
+    assert bool(cell_results.document.failing) == has_failures
     assert cell_results.passed == (has_passes and not has_failures)
 
 
@@ -322,3 +285,13 @@ def test_no_pass_without_any_one_of_the_shards(count: int, data: st.DataObject) 
     reports.remove(data.draw(st.sampled_from(reports)))
 
     assert not merge_one(*reports).passed
+
+
+def test_an_expected_result_that_is_missing_is_a_problem() -> None:
+    torch = merge_one(report_with(case_of()))
+
+    first, second = add_missing_results([torch], ["torch-release-2.10-cp312", "smoke-release-2.10-cp312"])
+
+    assert first == torch
+    assert second.origin.folder == "smoke-release-2.10-cp312"
+    assert not second.passed

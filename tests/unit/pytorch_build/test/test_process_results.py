@@ -3,9 +3,9 @@ import signal
 import pytest
 
 from core import process
-from pytorch_build.test.junit import Case
-from pytorch_build.test.outcomes import ProcessRun, result_of_script, results_of
-from pytorch_build.test.plugin import Ended, EventLog
+from pytorch_build.test.junit.document import Case
+from pytorch_build.test.plugin import EndedEvent, EventLog
+from pytorch_build.test.process_results import EndedProcess, result_of_script, results_of_process
 
 FILE = "test/test_it.py"
 
@@ -48,20 +48,20 @@ def log_with(*tests: str, running: str | None = None, unreached: tuple[str, ...]
     """Return the events of a process whose tests passed, as far as it came."""
     event_log = EventLog()
     event_log.collected = tuple(f"{FILE}::{test}" for test in (*tests, *unreached))
-    event_log.results = [Ended(test=f"{FILE}::{test}", seconds=1.0) for test in tests]
+    event_log.results = [EndedEvent(test=f"{FILE}::{test}", seconds=1.0) for test in tests]
     event_log.running = running
     return event_log
 
 
 def cases_of(returncode: int, *event_logs: EventLog) -> tuple[Case, ...]:
     """Return the results of a process by its event logs."""
-    run = ProcessRun(
+    run = EndedProcess(
         ending=process.Ending(returncode=returncode, seconds=9.0),
         ended_at=0.0,
         event_logs=event_logs,
         output="the end",
     )
-    return results_of(FILE, run, test_timeout=60.0, may_be_empty=False).cases
+    return results_of_process(FILE, run, test_timeout=60.0, may_be_empty=False).cases
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_test_that_ran_for_its_time_did_not_crash() -> None:
 
 def test_a_file_that_skips_itself_is_skipped_as_a_whole() -> None:
     event_log = log_with()
-    event_log.results = [Ended(test=FILE, outcome="skipped", message="no GPU")]
+    event_log.results = [EndedEvent(test=FILE, outcome="skipped", message="no GPU")]
 
     (case,) = cases_of(5, event_log)
 
