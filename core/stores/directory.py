@@ -96,9 +96,7 @@ class DirectoryStore:
     def find(self, key: str) -> Stored | None:
         """Look one object up."""
         path = self._path(key)
-        if not path.is_file():
-            return None
-        return _stored_object(path.relative_to(self.root).as_posix(), path.stat())
+        return _find_file(path, path.relative_to(self.root).as_posix())
 
     def digest(self, key: str) -> str:
         """Return an object's hex SHA-256, from memory where the file has not changed since."""
@@ -150,8 +148,8 @@ class DirectoryStore:
     ) -> PutResult:
         """Link (or copy) a file under `key`."""
         path = self._writable_path(key)
-        with self._locked(key):
-            stored_object = self.find(key)
+        with self._locked(path, key):
+            stored_object = _find_file(path, key)
             if stored_object is not None:
                 if self.digest(key) == sha256:
                     return PutResult("unchanged", stored_object.etag)
@@ -176,8 +174,8 @@ class DirectoryStore:
         path = self._writable_path(key)
         chunks = [data] if isinstance(data, bytes) else data
         size = sum(len(chunk) for chunk in chunks)
-        with self._locked(key):
-            stored_object = self.find(key)
+        with self._locked(path, key) as half_written:
+            stored_object = _find_file(path, key)
             if stored_object is not None:
                 if stored_object.size == size and path.read_bytes() == join_content(data):
                     return PutResult("unchanged", stored_object.etag)
@@ -186,16 +184,11 @@ class DirectoryStore:
             if if_match not in {None, etag_of(stored_object)}:
                 raise conflict(key, self.url)
 
-            # The next writer of the key replaces the file that a killed one left half-written.
-            half_written = path.with_name(f".{path.name}.half")
             with files.writing(path):
-                try:
-                    with half_written.open("wb") as stream:
-                        stream.writelines(chunks)
-                    half_written.chmod(0o644)
-                    files.put_in_place(half_written, path)
-                finally:
-                    half_written.unlink(missing_ok=True)
+                with half_written.open("wb") as stream:
+                    stream.writelines(chunks)
+                half_written.chmod(0o644)
+                files.put_in_place(half_written, path)
             etag = _stored_object(key, path.stat()).etag
         return PutResult("written", etag)
 
@@ -222,22 +215,32 @@ class DirectoryStore:
             self._remember(key, "", "")
 
     @contextmanager
-    def _locked(self, key: str) -> Iterator[None]:
-        """Hold the lock of a key, whose folder it makes."""
-        files.ensure_folder(self._path(key).parent)
-        lock = self.root / _DIGESTS_FOLDER / f"{key}.lock"
-        files.ensure_folder(lock.parent)
+    def _locked(self, path: Path, key: str) -> Iterator[Path]:
+        """Hold the lock of a key, whose folder it makes; lend the path that new content is written to.
+
+        The next writer of the key replaces what a killed one left there.
+        """
+        half_written = path.with_name(f".{path.name}.half")
         if sys.platform == "win32":
             from filelock import FileLock
 
+            files.ensure_folder(path.parent)
+            lock = self.root / _DIGESTS_FOLDER / f"{key}.lock"
+            files.ensure_folder(lock.parent)
             with FileLock(lock, poll_interval=0.005):
-                yield
+                try:
+                    yield half_written
+                finally:
+                    half_written.unlink(missing_ok=True)
         else:
-            import fcntl  # filelock takes forty times as long
-
-            with lock.open("ab") as stream:
-                fcntl.flock(stream, fcntl.LOCK_EX)
-                yield
+            descriptor = _lock_half_written(half_written)
+            try:
+                yield half_written
+            finally:
+                # Once it is in place, the name is that of another writer's file, or of none.
+                if _is_file_of(descriptor, half_written):
+                    half_written.unlink()
+                os.close(descriptor)
 
     def _digests_file(self, key: str) -> Path:
         return self.root / _DIGESTS_FOLDER / key.rpartition("/")[0] / _DIGESTS_FILE
@@ -291,6 +294,41 @@ def require_windows_names(key: str, url: str) -> None:
                 f"Windows cannot hold {key!r} in the store {url}: {fault}.",
                 hint="Use a bucket for the store, or another name.",
             )
+
+
+def _lock_half_written(path: Path) -> int:
+    """Create and lock the file that the next content of a key is written to; return its descriptor.
+
+    The lock is on the file itself, so that a write needs no further file. filelock takes forty times as long.
+    """
+    import fcntl
+
+    while True:
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except FileNotFoundError:
+            files.ensure_folder(path.parent)
+            continue
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if _is_file_of(descriptor, path):
+            return descriptor
+        # Who held the lock before has put this file in place, or removed it.
+        os.close(descriptor)
+
+
+def _is_file_of(descriptor: int, path: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    return False
+
+
+def _find_file(path: Path, key: str) -> Stored | None:
+    """Return the object of a key; None where its path is that of no file."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return _stored_object(key, status) if stat.S_ISREG(status.st_mode) else None
 
 
 def _stored_object(key: str, status: os.stat_result) -> Stored:
