@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -45,7 +46,7 @@ class WheelName:
     def is_of_release(self, distribution: str, version: str) -> bool:
         """Return whether a name and a version, in any spelling, are those of the file name."""
         try:
-            is_same_version = Version(version) == self.version
+            is_same_version = _parse_version(version) == self.version
         except InvalidVersion:
             return False
         return is_same_version and canonicalize_name(distribution) == self.distribution
@@ -78,6 +79,7 @@ class WheelInfo:
     build: str
 
 
+@lru_cache(maxsize=1 << 10)
 def parse_wheel_name(filename: str) -> WheelName:
     """Parse a wheel's file name."""
     try:
@@ -138,7 +140,7 @@ def metadata_in(archive: ZipArchive) -> WheelMetadata:
         raise WheelError(f"{wheel_name}: METADATA has no Name.")
     version_text = fields.get("version", "")
     try:
-        version = Version(version_text)
+        version = _parse_version(version_text)
     except InvalidVersion:
         raise WheelError(f"{wheel_name}: METADATA has no valid Version ({version_text!r}).") from None
     return WheelMetadata(
@@ -150,6 +152,12 @@ def metadata_in(archive: ZipArchive) -> WheelMetadata:
         license=_license(fields),
         raw=raw,
     )
+
+
+@lru_cache(maxsize=1 << 10)
+def _parse_version(text: str) -> Version:
+    """Return a version: a wheel says its own three times, and many wheels share one."""
+    return Version(text)
 
 
 def _license(fields: RawMetadata) -> str:

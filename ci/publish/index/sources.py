@@ -213,7 +213,7 @@ class FolderSource(Source):
     ) -> tuple[RecordedFile, StoredFile]:
         """Return what a file says of itself, and write its metadata beside it."""
         # No part of the function behind a bucket, which has no pydantic.
-        from core.wheel.distributions import describe
+        from core.wheel.distributions import read_checked_metadata
         from core.wheel.sdist import read_requires_python
 
         key = join_key(folder, stored_file.filename)
@@ -228,19 +228,15 @@ class FolderSource(Source):
             )
             return recorded_file, stored_file
 
-        file_record, metadata = describe(
-            path,
-            key=key,
-            sha256=sha256,
-        )
+        metadata = read_checked_metadata(path)
         recorded_file = RecordedFile(
             stored_file.filename,
             stored_file.size,
             sha256,
-            metadata_sha256=file_record.metadata_sha256,
-            requires_python=_on_one_line(file_record.requires_python),
+            metadata_sha256=hashlib.sha256(metadata.raw).hexdigest(),
+            requires_python=_on_one_line(metadata.requires_python),
         )
-        sidecar = self.store.put_bytes(f"{key}{SIDECAR_SUFFIX}", metadata or b"")
+        sidecar = self.store.put_bytes(f"{key}{SIDECAR_SUFFIX}", metadata.raw)
         return recorded_file, stored_file._replace(sidecar_etag=sidecar.etag)
 
 
