@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _DIGESTS_FOLDER = ".digests"
 _DIGESTS_FILE = ".known"
 _DIGEST_LENGTH = 64
+_OPENING = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -121,13 +123,19 @@ class DirectoryStore:
     def read(self, key: str) -> bytes:
         """Read a small object whole."""
         require_key(key, self.url)
+        chunks: list[bytes] = []
         try:
-            # A Path would take as long as reading the file.
-            with open(f"{self.root}/{key}", "rb", buffering=0) as stream:  # noqa: PTH123
-                return stream.read()
+            # A Path, or a file object, would take as long as reading the file.
+            descriptor = os.open(f"{self.root}/{key}", _OPENING)
+            try:
+                while chunk := os.read(descriptor, _CHUNK):
+                    chunks.append(chunk)
+            finally:
+                os.close(descriptor)
         except OSError:
             self._existing_path(key)
             raise
+        return b"".join(chunks)
 
     def open(self, key: str) -> BinaryIO:
         """Open an object's file."""
