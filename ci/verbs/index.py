@@ -159,7 +159,8 @@ def write_directory(common: Common, directory: Path) -> IndexUpdate:
 
     # A listing leaves out what is no file, and so an index would lack it without a word.
     paths = sorted(path for path in directory.iterdir() if path.name.endswith(DISTRIBUTION_SUFFIXES))
-    judge_in_threads(files.require_regular, paths)
+    # One by one: a folder answers at once, and threads would take longer than their work.
+    judge_in_threads(files.require_regular, paths, jobs=1)
     store = open_store(str(directory.absolute()), root=common.root, dry_run=common.dry_run)
     with temporary.folder("index") as folder:
         source = FolderSource(store=store, workspace=folder)

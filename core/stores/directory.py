@@ -37,6 +37,7 @@ _DIGESTS_FILE = ".known"
 _DIGEST_LENGTH = 64
 _OPENING = os.O_RDONLY | getattr(os, "O_BINARY", 0)
 _CHUNK = 1 << 16
+_MODE = 0o644
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ class DirectoryStore:
         path = self._writable_path(key)
         chunks = [data] if isinstance(data, bytes) else data
         size = sum(len(chunk) for chunk in chunks)
-        with self._locked(path, key) as half_written:
+        with self._locked(path, key) as draft:
             stored_object = _find_file(path, key)
             if stored_object is not None:
                 if stored_object.size == size and path.read_bytes() == join_content(data):
@@ -192,13 +193,9 @@ class DirectoryStore:
             if if_match not in {None, etag_of(stored_object)}:
                 raise conflict(key, self.url)
 
-            with files.writing(path):
-                with half_written.open("wb") as stream:
-                    stream.writelines(chunks)
-                half_written.chmod(0o644)
-                files.put_in_place(half_written, path)
-            etag = _stored_object(key, path.stat()).etag
-        return PutResult("written", etag)
+            draft.stream.writelines(chunks)
+            status = draft.put_in_place(path)
+        return PutResult("written", _stored_object(key, status).etag)
 
     def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> PutResult:
         """Copy an object of any store under `key`. Whoever writes to one of both leaves the other alone."""
@@ -223,32 +220,29 @@ class DirectoryStore:
             self._remember(key, "", "")
 
     @contextmanager
-    def _locked(self, path: Path, key: str) -> Iterator[Path]:
-        """Hold the lock of a key, whose folder it makes; lend the path that new content is written to.
-
-        The next writer of the key replaces what a killed one left there.
-        """
-        half_written = path.with_name(f".{path.name}.half")
+    def _locked(self, path: Path, key: str) -> Iterator[_Draft]:
+        """Hold the lock of a key, whose folder it makes; lend the file that new content is written to."""
+        draft_path = path.with_name(f".{path.name}.half")
         if sys.platform == "win32":
             from filelock import FileLock
 
             files.ensure_folder(path.parent)
             lock = self.root / _DIGESTS_FOLDER / f"{key}.lock"
             files.ensure_folder(lock.parent)
-            with FileLock(lock, poll_interval=0.005):
+            with files.writing(path), FileLock(lock, poll_interval=0.005), draft_path.open("wb") as stream:
+                draft = _Draft(draft_path, stream)
                 try:
-                    yield half_written
+                    yield draft
                 finally:
-                    half_written.unlink(missing_ok=True)
+                    stream.close()  # No open file can be removed there.
+                    draft.remove()
         else:
-            descriptor = _lock_half_written(half_written)
-            try:
-                yield half_written
-            finally:
-                # Once it is in place, the name is that of another writer's file, or of none.
-                if _is_file_of(descriptor, half_written):
-                    half_written.unlink()
-                os.close(descriptor)
+            with files.writing(path), _open_locked(draft_path) as stream:
+                draft = _Draft(draft_path, stream)
+                try:
+                    yield draft
+                finally:
+                    draft.remove()
 
     def _digests_file(self, key: str) -> Path:
         return self.root / _DIGESTS_FOLDER / key.rpartition("/")[0] / _DIGESTS_FILE
@@ -304,30 +298,55 @@ def require_windows_names(key: str, url: str) -> None:
             )
 
 
-def _lock_half_written(path: Path) -> int:
-    """Create and lock the file that the next content of a key is written to; return its descriptor.
+@dataclass
+class _Draft:
+    """A file that becomes an object when its content is whole.
 
-    The lock is on the file itself, so that a write needs no further file. filelock takes forty times as long.
+    What a killed writer left is taken over by the next one of the same key.
     """
-    import fcntl
+
+    path: Path
+    stream: BinaryIO
+    is_in_place: bool = False
+
+    def put_in_place(self, target: Path) -> os.stat_result:
+        """Give the file its name, and return its status."""
+        self.stream.flush()
+        status = os.fstat(self.stream.fileno())
+        if sys.platform == "win32":
+            self.stream.close()  # No open file can be renamed there.
+        if stat.S_IMODE(status.st_mode) != _MODE:
+            self.path.chmod(_MODE)
+        files.put_in_place(self.path, target)
+        self.is_in_place = True
+        return status
+
+    def remove(self) -> None:
+        """Remove a file that is not in place; the name of one that is may be another writer's by now."""
+        if not self.is_in_place:
+            self.path.unlink(missing_ok=True)
+
+
+def _open_locked(path: Path) -> BinaryIO:
+    """Create and lock a file for new content. Its lock is its own, so that a write makes one file alone."""
+    import fcntl  # filelock takes forty times as long
 
     while True:
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, _MODE)
         except FileNotFoundError:
             files.ensure_folder(path.parent)
             continue
+        stream = os.fdopen(descriptor, "wb", _CHUNK)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if _is_file_of(descriptor, path):
-            return descriptor
-        # Who held the lock before has put this file in place, or removed it.
-        os.close(descriptor)
-
-
-def _is_file_of(descriptor: int, path: Path) -> bool:
-    with suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    return False
+        status = os.fstat(descriptor)
+        # Who held the lock before may have put this file in place, or removed it.
+        with suppress(FileNotFoundError):
+            if os.path.samestat(status, path.stat()):
+                if status.st_size:
+                    stream.truncate()
+                return stream
+        stream.close()
 
 
 def _find_file(path: Path, key: str) -> Stored | None:
