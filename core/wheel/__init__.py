@@ -129,6 +129,18 @@ def read_metadata(path: Path) -> WheelMetadata:
     return metadata_in(read_archive(path))
 
 
+def read_checked_metadata(path: Path) -> WheelMetadata:
+    """Read a wheel's METADATA; its name and version have to be those of the file name."""
+    name = parse_wheel_name(path.name)
+    metadata = read_metadata(path)
+    if canonicalize_name(metadata.name) != name.distribution or metadata.version != name.version:
+        raise WheelError(
+            f"{path.name} says in its METADATA that it is {metadata.name} {metadata.version}.",
+            hint="A wheel is renamed by rewriting its metadata, not by renaming the file.",
+        )
+    return metadata
+
+
 def metadata_in(archive: ZipArchive) -> WheelMetadata:
     """Read the METADATA of a wheel whose headers were read."""
     from packaging.metadata import parse_email

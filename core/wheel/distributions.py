@@ -14,7 +14,7 @@ from core.families import families
 from core.run import Platform, RunOutputs
 from core.run.records import FileRecord
 from core.stores import Store
-from core.wheel import WheelMetadata, parse_name, parse_wheel_name, read_metadata
+from core.wheel import parse_name, parse_wheel_name, read_checked_metadata
 
 SIDECAR = ".metadata"
 NAMES_FILE = Path(__file__).with_name("our_names.toml")
@@ -125,15 +125,3 @@ def describe(
         license=license_text,
     )
     return record, raw_metadata
-
-
-def read_checked_metadata(path: Path) -> WheelMetadata:
-    """Read a wheel's METADATA; its name and version have to be those of the file name."""
-    name = parse_wheel_name(path.name)
-    metadata = read_metadata(path)
-    if canonicalize_name(metadata.name) != name.distribution or metadata.version != name.version:
-        raise WheelError(
-            f"{path.name} says in its METADATA that it is {metadata.name} {metadata.version}.",
-            hint="A wheel is renamed by rewriting its metadata, not by renaming the file.",
-        )
-    return metadata

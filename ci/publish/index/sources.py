@@ -212,14 +212,15 @@ class FolderSource(Source):
         recorded_files: Sequence[RecordedFile],  # noqa: ARG002 - there are none
     ) -> tuple[RecordedFile, StoredFile]:
         """Return what a file says of itself, and write its metadata beside it."""
-        # No part of the function behind a bucket, which has no pydantic.
-        from core.wheel.distributions import read_checked_metadata
-        from core.wheel.sdist import read_requires_python
+        # No part of the function behind a bucket, which opens no archive.
+        from core.wheel import read_checked_metadata
 
         key = join_key(folder, stored_file.filename)
         path = self.store.fetch(key, self.workspace)
         sha256 = files.sha256(path)
         if path.suffix != ".whl":
+            from core.wheel.sdist import read_requires_python
+
             recorded_file = RecordedFile(
                 stored_file.filename,
                 stored_file.size,
