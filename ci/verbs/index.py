@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ci.publish.index import FolderSource, IndexUpdate, RecordSource, write_index
 from ci.publish.index.names import DISTRIBUTION_SUFFIXES
-from core import console, files, temporary
+from core import console, files
 from core.cli.options import GROUP_OPTIONS, RUN_OPTIONS, Common, add_group, add_platform, common_from
 from core.errors import MissingInputError, StoreError, UsageError
 from core.modes import declared_options, refuse_options
@@ -162,9 +162,8 @@ def write_directory(common: Common, directory: Path) -> IndexUpdate:
     # One by one: a folder answers at once, and threads would take longer than their work.
     judge_in_threads(files.require_regular, paths, jobs=1)
     store = open_store(str(directory.absolute()), root=common.root, dry_run=common.dry_run)
-    with temporary.folder("index") as folder:
-        source = FolderSource(store=store, workspace=folder)
-        update = write_index(store, "", source, title=directory.absolute().name)
+    source = FolderSource(store=store, directory=directory)
+    update = write_index(store, "", source, title=directory.absolute().name)
     if not update.file_count:
         raise MissingInputError(
             f"{directory} holds no wheel or sdist.", hint="Name a folder that does with --directory."

@@ -200,10 +200,10 @@ class UploadedSource(Source):
 class FolderSource(Source):
     """Wheels and sdists without records: each is read once, and a sidecar is written beside a wheel.
 
-    `workspace` is a folder for files that are fetched.
+    `directory` is the folder of the store, which is on this machine.
     """
 
-    workspace: Path
+    directory: Path
 
     def describe_file(
         self,
@@ -216,16 +216,16 @@ class FolderSource(Source):
         from core.wheel import read_checked_metadata
 
         key = join_key(folder, stored_file.filename)
-        path = self.store.fetch(key, self.workspace)
-        sha256 = files.sha256(path)
+        path = self.directory / key
         if path.suffix != ".whl":
             from core.wheel.sdist import read_requires_python
 
+            requires_python = read_requires_python(path)
             recorded_file = RecordedFile(
                 stored_file.filename,
                 stored_file.size,
-                sha256,
-                requires_python=_on_one_line(read_requires_python(path)),
+                files.sha256(path),
+                requires_python=_on_one_line(requires_python),
             )
             return recorded_file, stored_file
 
@@ -233,7 +233,7 @@ class FolderSource(Source):
         recorded_file = RecordedFile(
             stored_file.filename,
             stored_file.size,
-            sha256,
+            files.sha256(path),
             metadata_sha256=hashlib.sha256(metadata.raw).hexdigest(),
             requires_python=_on_one_line(metadata.requires_python),
         )
