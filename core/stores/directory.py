@@ -327,26 +327,28 @@ class _Draft:
             self.path.unlink(missing_ok=True)
 
 
-def _open_locked(path: Path) -> BinaryIO:
-    """Create and lock a file for new content. Its lock is its own, so that a write makes one file alone."""
-    import fcntl  # filelock takes forty times as long
+if sys.platform != "win32":
 
-    while True:
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, _MODE)
-        except FileNotFoundError:
-            files.ensure_folder(path.parent)
-            continue
-        stream = os.fdopen(descriptor, "wb", _CHUNK)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        status = os.fstat(descriptor)
-        # Who held the lock before may have put this file in place, or removed it.
-        with suppress(FileNotFoundError):
-            if os.path.samestat(status, path.stat()):
-                if status.st_size:
-                    stream.truncate()
-                return stream
-        stream.close()
+    def _open_locked(path: Path) -> BinaryIO:
+        """Create and lock a file for new content, its own lock, so that a write makes no other file."""
+        import fcntl  # filelock takes forty times as long
+
+        while True:
+            try:
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, _MODE)
+            except FileNotFoundError:
+                files.ensure_folder(path.parent)
+                continue
+            stream = os.fdopen(descriptor, "wb", _CHUNK)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            status = os.fstat(descriptor)
+            # Who held the lock before may have put this file in place, or removed it.
+            with suppress(FileNotFoundError):
+                if os.path.samestat(status, path.stat()):
+                    if status.st_size:
+                        stream.truncate()
+                    return stream
+            stream.close()
 
 
 def _find_file(path: Path, key: str) -> Stored | None:
