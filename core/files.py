@@ -171,7 +171,8 @@ def write_json(path: Path, value: object) -> None:
 
 def sha256(path: Path) -> str:
     """Hash a file: the hex SHA-256 of its bytes, read once."""
-    with path.open("rb") as stream:
+    # file_digest() has a buffer of its own; a second one takes a third of the time of a small file.
+    with path.open("rb", buffering=0) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

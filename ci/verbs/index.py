@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ci.publish.index import FolderSource, IndexUpdate, RecordSource, write_index
 from ci.publish.index.names import DISTRIBUTION_SUFFIXES
-from core import console, files, temporary
+from core import console, files
 from core.cli.options import GROUP_OPTIONS, RUN_OPTIONS, Common, add_group, add_platform, common_from
 from core.errors import MissingInputError, StoreError, UsageError
 from core.modes import declared_options, refuse_options
@@ -159,11 +159,11 @@ def write_directory(common: Common, directory: Path) -> IndexUpdate:
 
     # A listing leaves out what is no file, and so an index would lack it without a word.
     paths = sorted(path for path in directory.iterdir() if path.name.endswith(DISTRIBUTION_SUFFIXES))
-    judge_in_threads(files.require_regular, paths)
+    # One by one: a folder answers at once, and threads would take longer than their work.
+    judge_in_threads(files.require_regular, paths, jobs=1)
     store = open_store(str(directory.absolute()), root=common.root, dry_run=common.dry_run)
-    with temporary.folder("index") as folder:
-        source = FolderSource(store=store, workspace=folder)
-        update = write_index(store, "", source, title=directory.absolute().name)
+    source = FolderSource(store=store, directory=directory)
+    update = write_index(store, "", source, title=directory.absolute().name)
     if not update.file_count:
         raise MissingInputError(
             f"{directory} holds no wheel or sdist.", hint="Name a folder that does with --directory."

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 _DIGESTS_FOLDER = ".digests"
 _DIGESTS_FILE = ".known"
 _DIGEST_LENGTH = 64
+_OPENING = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+_CHUNK = 1 << 16
+_MODE = 0o644
 
 
 @dataclass(frozen=True)
@@ -96,9 +99,7 @@ class DirectoryStore:
     def find(self, key: str) -> Stored | None:
         """Look one object up."""
         path = self._path(key)
-        if not path.is_file():
-            return None
-        return _stored_object(path.relative_to(self.root).as_posix(), path.stat())
+        return _find_file(path, path.relative_to(self.root).as_posix())
 
     def digest(self, key: str) -> str:
         """Return an object's hex SHA-256, from memory where the file has not changed since."""
@@ -123,13 +124,19 @@ class DirectoryStore:
     def read(self, key: str) -> bytes:
         """Read a small object whole."""
         require_key(key, self.url)
+        chunks: list[bytes] = []
         try:
-            # A Path would take as long as reading the file.
-            with open(f"{self.root}/{key}", "rb", buffering=0) as stream:  # noqa: PTH123
-                return stream.read()
+            # A Path, or a file object, would take as long as reading the file.
+            descriptor = os.open(f"{self.root}/{key}", _OPENING)
+            try:
+                while chunk := os.read(descriptor, _CHUNK):
+                    chunks.append(chunk)
+            finally:
+                os.close(descriptor)
         except OSError:
             self._existing_path(key)
             raise
+        return b"".join(chunks)
 
     def open(self, key: str) -> BinaryIO:
         """Open an object's file."""
@@ -150,8 +157,8 @@ class DirectoryStore:
     ) -> PutResult:
         """Link (or copy) a file under `key`."""
         path = self._writable_path(key)
-        with self._locked(key):
-            stored_object = self.find(key)
+        with self._locked(path, key):
+            stored_object = _find_file(path, key)
             if stored_object is not None:
                 if self.digest(key) == sha256:
                     return PutResult("unchanged", stored_object.etag)
@@ -176,8 +183,8 @@ class DirectoryStore:
         path = self._writable_path(key)
         chunks = [data] if isinstance(data, bytes) else data
         size = sum(len(chunk) for chunk in chunks)
-        with self._locked(key):
-            stored_object = self.find(key)
+        with self._locked(path, key) as draft:
+            stored_object = _find_file(path, key)
             if stored_object is not None:
                 if stored_object.size == size and path.read_bytes() == join_content(data):
                     return PutResult("unchanged", stored_object.etag)
@@ -186,18 +193,9 @@ class DirectoryStore:
             if if_match not in {None, etag_of(stored_object)}:
                 raise conflict(key, self.url)
 
-            # The next writer of the key replaces the file that a killed one left half-written.
-            half_written = path.with_name(f".{path.name}.half")
-            with files.writing(path):
-                try:
-                    with half_written.open("wb") as stream:
-                        stream.writelines(chunks)
-                    half_written.chmod(0o644)
-                    files.put_in_place(half_written, path)
-                finally:
-                    half_written.unlink(missing_ok=True)
-            etag = _stored_object(key, path.stat()).etag
-        return PutResult("written", etag)
+            draft.stream.writelines(chunks)
+            status = draft.put_in_place(path)
+        return PutResult("written", _stored_object(key, status).etag)
 
     def copy(self, key: str, source: Store, source_key: str, *, sha256: str) -> PutResult:
         """Copy an object of any store under `key`. Whoever writes to one of both leaves the other alone."""
@@ -222,22 +220,29 @@ class DirectoryStore:
             self._remember(key, "", "")
 
     @contextmanager
-    def _locked(self, key: str) -> Iterator[None]:
-        """Hold the lock of a key, whose folder it makes."""
-        files.ensure_folder(self._path(key).parent)
-        lock = self.root / _DIGESTS_FOLDER / f"{key}.lock"
-        files.ensure_folder(lock.parent)
+    def _locked(self, path: Path, key: str) -> Iterator[_Draft]:
+        """Hold the lock of a key, whose folder it makes; lend the file that new content is written to."""
+        draft_path = path.with_name(f".{path.name}.half")
         if sys.platform == "win32":
             from filelock import FileLock
 
-            with FileLock(lock, poll_interval=0.005):
-                yield
+            files.ensure_folder(path.parent)
+            lock = self.root / _DIGESTS_FOLDER / f"{key}.lock"
+            files.ensure_folder(lock.parent)
+            with files.writing(path), FileLock(lock, poll_interval=0.005), draft_path.open("wb") as stream:
+                draft = _Draft(draft_path, stream)
+                try:
+                    yield draft
+                finally:
+                    stream.close()  # No open file can be removed there.
+                    draft.remove()
         else:
-            import fcntl  # filelock takes forty times as long
-
-            with lock.open("ab") as stream:
-                fcntl.flock(stream, fcntl.LOCK_EX)
-                yield
+            with files.writing(path), _open_locked(draft_path) as stream:
+                draft = _Draft(draft_path, stream)
+                try:
+                    yield draft
+                finally:
+                    draft.remove()
 
     def _digests_file(self, key: str) -> Path:
         return self.root / _DIGESTS_FOLDER / key.rpartition("/")[0] / _DIGESTS_FILE
@@ -291,6 +296,68 @@ def require_windows_names(key: str, url: str) -> None:
                 f"Windows cannot hold {key!r} in the store {url}: {fault}.",
                 hint="Use a bucket for the store, or another name.",
             )
+
+
+@dataclass
+class _Draft:
+    """A file that becomes an object when its content is whole.
+
+    What a killed writer left is taken over by the next one of the same key.
+    """
+
+    path: Path
+    stream: BinaryIO
+    is_in_place: bool = False
+
+    def put_in_place(self, target: Path) -> os.stat_result:
+        """Give the file its name, and return its status."""
+        self.stream.flush()
+        status = os.fstat(self.stream.fileno())
+        if sys.platform == "win32":
+            self.stream.close()  # No open file can be renamed there.
+        if stat.S_IMODE(status.st_mode) != _MODE:
+            self.path.chmod(_MODE)
+        files.put_in_place(self.path, target)
+        self.is_in_place = True
+        return status
+
+    def remove(self) -> None:
+        """Remove a file that is not in place; the name of one that is may be another writer's by now."""
+        if not self.is_in_place:
+            self.path.unlink(missing_ok=True)
+
+
+if sys.platform != "win32":
+
+    def _open_locked(path: Path) -> BinaryIO:
+        """Create and lock a file for new content, its own lock, so that a write makes no other file."""
+        import fcntl  # filelock takes forty times as long
+
+        while True:
+            try:
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, _MODE)
+            except FileNotFoundError:
+                files.ensure_folder(path.parent)
+                continue
+            stream = os.fdopen(descriptor, "wb", _CHUNK)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            status = os.fstat(descriptor)
+            # Who held the lock before may have put this file in place, or removed it.
+            with suppress(FileNotFoundError):
+                if os.path.samestat(status, path.stat()):
+                    if status.st_size:
+                        stream.truncate()
+                    return stream
+            stream.close()
+
+
+def _find_file(path: Path, key: str) -> Stored | None:
+    """Return the object of a key; None where its path is that of no file."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return _stored_object(key, status) if stat.S_ISREG(status.st_mode) else None
 
 
 def _stored_object(key: str, status: os.stat_result) -> Stored:

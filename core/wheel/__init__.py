@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -45,7 +46,7 @@ class WheelName:
     def is_of_release(self, distribution: str, version: str) -> bool:
         """Return whether a name and a version, in any spelling, are those of the file name."""
         try:
-            is_same_version = Version(version) == self.version
+            is_same_version = _parse_version(version) == self.version
         except InvalidVersion:
             return False
         return is_same_version and canonicalize_name(distribution) == self.distribution
@@ -78,6 +79,7 @@ class WheelInfo:
     build: str
 
 
+@lru_cache(maxsize=1 << 10)
 def parse_wheel_name(filename: str) -> WheelName:
     """Parse a wheel's file name."""
     try:
@@ -127,6 +129,18 @@ def read_metadata(path: Path) -> WheelMetadata:
     return metadata_in(read_archive(path))
 
 
+def read_checked_metadata(path: Path) -> WheelMetadata:
+    """Read a wheel's METADATA; its name and version have to be those of the file name."""
+    name = parse_wheel_name(path.name)
+    metadata = read_metadata(path)
+    if canonicalize_name(metadata.name) != name.distribution or metadata.version != name.version:
+        raise WheelError(
+            f"{path.name} says in its METADATA that it is {metadata.name} {metadata.version}.",
+            hint="A wheel is renamed by rewriting its metadata, not by renaming the file.",
+        )
+    return metadata
+
+
 def metadata_in(archive: ZipArchive) -> WheelMetadata:
     """Read the METADATA of a wheel whose headers were read."""
     from packaging.metadata import parse_email
@@ -138,7 +152,7 @@ def metadata_in(archive: ZipArchive) -> WheelMetadata:
         raise WheelError(f"{wheel_name}: METADATA has no Name.")
     version_text = fields.get("version", "")
     try:
-        version = Version(version_text)
+        version = _parse_version(version_text)
     except InvalidVersion:
         raise WheelError(f"{wheel_name}: METADATA has no valid Version ({version_text!r}).") from None
     return WheelMetadata(
@@ -150,6 +164,12 @@ def metadata_in(archive: ZipArchive) -> WheelMetadata:
         license=_license(fields),
         raw=raw,
     )
+
+
+@lru_cache(maxsize=1 << 10)
+def _parse_version(text: str) -> Version:
+    """Return a version: a wheel says its own three times, and many wheels share one."""
+    return Version(text)
 
 
 def _license(fields: RawMetadata) -> str:

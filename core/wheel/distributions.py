@@ -14,7 +14,7 @@ from core.families import families
 from core.run import Platform, RunOutputs
 from core.run.records import FileRecord
 from core.stores import Store
-from core.wheel import parse_name, parse_wheel_name, read_metadata
+from core.wheel import parse_name, parse_wheel_name, read_checked_metadata
 
 SIDECAR = ".metadata"
 NAMES_FILE = Path(__file__).with_name("our_names.toml")
@@ -107,12 +107,7 @@ def describe(
         # An index of this file reads its metadata, and would refuse what is refused here.
         read_requires_python(path)
     else:
-        metadata = read_metadata(path)
-        if not name.is_of_release(metadata.name, str(metadata.version)):
-            raise WheelError(
-                f"{path.name} says in its METADATA that it is {metadata.name} {metadata.version}.",
-                hint="A wheel is renamed by rewriting its metadata, not by renaming the file.",
-            )
+        metadata = read_checked_metadata(path)
         requires_python = metadata.requires_python
         metadata_sha256 = hashlib.sha256(metadata.raw).hexdigest()
         license_text = metadata.license

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
+from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
 from ci.publish.index.files import (
@@ -32,7 +33,6 @@ from core.stores import Content, join_content
 API_VERSION = "1.1"
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
-_FILE_START = '{"filename":'
 _FILES_START = ',"files":[\n'
 _FILES_END = "]}\n"
 _REMEMBERED = re.compile(rb',"_[a-z-]+":"[^"]*"')
@@ -90,10 +90,7 @@ def read_root_page(content: bytes) -> RootPage:
 
 def render_project_json(project: str, page_files: Sequence[PageFile]) -> bytes:
     """Return the bytes of ``simple/{project}/index.json``, one file a line."""
-    # One call for all takes much less than a call for each. No text holds what a line begins with, as its
-    # quotation marks would be escaped.
-    array = _ENCODER.encode([_file_to_json(page_file) for page_file in page_files])
-    files = array[1:-1].replace(f",{_FILE_START}", f",\n{_FILE_START}")
+    files = ",\n".join([_render_file(page_file) for page_file in page_files])
     digest = digest_of([files.encode()])
     meta = _ENCODER.encode({"api-version": API_VERSION, "_files-digest": digest})
     versions = _ENCODER.encode(distinct_versions(page_files))
@@ -127,27 +124,29 @@ def digest_of(content: Iterable[bytes | memoryview]) -> str:
     return sha256.hexdigest()[:20]
 
 
-def _file_to_json(page_file: PageFile) -> Mapping[str, Any]:
+def _render_file(page_file: PageFile) -> str:
+    """Return a file as JSON, text by text, which takes a third of what an encoder takes for a dictionary."""
     recorded_file, stored_file, _name, yank_reason = page_file
-    file: dict[str, Any] = {
-        "filename": stored_file.filename,
-        "url": f"../../{relative_address(stored_file.filename)}",
-        "hashes": {"sha256": recorded_file.sha256},
-        "size": stored_file.size,
-        "upload-time": format_time(stored_file.modified),
-    }
+    url = f"../../{relative_address(stored_file.filename)}"
+    required = ""
     if recorded_file.requires_python is not None:
-        file["requires-python"] = recorded_file.requires_python
+        required = f',"requires-python":{quote(recorded_file.requires_python)}'
+    metadata = ""
     if recorded_file.metadata_sha256 is not None:
         # PEP 714's name alone: pip 22.3 to 23.1 fail at the older one in JSON.
-        file["core-metadata"] = {"sha256": recorded_file.metadata_sha256}
-
+        metadata = f',"core-metadata":{{"sha256":{quote(recorded_file.metadata_sha256)}}}'
+    yanked = ""
     if yank_reason is not None:
-        file["yanked"] = yank_reason or True
-    file["_etag"] = stored_file.etag
+        yanked = f',"yanked":{_ENCODER.encode(yank_reason or True)}'
+    sidecar_etag = ""
     if stored_file.sidecar_etag is not None:
-        file["_metadata-etag"] = stored_file.sidecar_etag
-    return file
+        sidecar_etag = f',"_metadata-etag":{quote(stored_file.sidecar_etag)}'
+    return (
+        f'{{"filename":{quote(stored_file.filename)},"url":{quote(url)}'
+        f',"hashes":{{"sha256":{quote(recorded_file.sha256)}}},"size":{stored_file.size}'
+        f',"upload-time":"{format_time(stored_file.modified)}"'
+        f'{required}{metadata}{yanked},"_etag":{quote(stored_file.etag)}{sidecar_etag}}}'
+    )
 
 
 def _file_from_json(file: Mapping[str, Any]) -> PageFile:

@@ -200,10 +200,10 @@ class UploadedSource(Source):
 class FolderSource(Source):
     """Wheels and sdists without records: each is read once, and a sidecar is written beside a wheel.
 
-    `workspace` is a folder for files that are fetched.
+    `directory` is the folder of the store, which is on this machine.
     """
 
-    workspace: Path
+    directory: Path
 
     def describe_file(
         self,
@@ -212,35 +212,32 @@ class FolderSource(Source):
         recorded_files: Sequence[RecordedFile],  # noqa: ARG002 - there are none
     ) -> tuple[RecordedFile, StoredFile]:
         """Return what a file says of itself, and write its metadata beside it."""
-        # No part of the function behind a bucket, which has no pydantic.
-        from core.wheel.distributions import describe
-        from core.wheel.sdist import read_requires_python
+        # No part of the function behind a bucket, which opens no archive.
+        from core.wheel import read_checked_metadata
 
         key = join_key(folder, stored_file.filename)
-        path = self.store.fetch(key, self.workspace)
-        sha256 = files.sha256(path)
+        path = self.directory / key
         if path.suffix != ".whl":
+            from core.wheel.sdist import read_requires_python
+
+            requires_python = read_requires_python(path)
             recorded_file = RecordedFile(
                 stored_file.filename,
                 stored_file.size,
-                sha256,
-                requires_python=_on_one_line(read_requires_python(path)),
+                files.sha256(path),
+                requires_python=_on_one_line(requires_python),
             )
             return recorded_file, stored_file
 
-        file_record, metadata = describe(
-            path,
-            key=key,
-            sha256=sha256,
-        )
+        metadata = read_checked_metadata(path)
         recorded_file = RecordedFile(
             stored_file.filename,
             stored_file.size,
-            sha256,
-            metadata_sha256=file_record.metadata_sha256,
-            requires_python=_on_one_line(file_record.requires_python),
+            files.sha256(path),
+            metadata_sha256=hashlib.sha256(metadata.raw).hexdigest(),
+            requires_python=_on_one_line(metadata.requires_python),
         )
-        sidecar = self.store.put_bytes(f"{key}{SIDECAR_SUFFIX}", metadata or b"")
+        sidecar = self.store.put_bytes(f"{key}{SIDECAR_SUFFIX}", metadata.raw)
         return recorded_file, stored_file._replace(sidecar_etag=sidecar.etag)
 
 

@@ -1,4 +1,7 @@
 import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,7 +10,7 @@ from urllib.request import urlopen
 import pytest
 
 from core import files
-from core.errors import MachineError
+from core.errors import MachineError, StoreError
 from core.stores import directory
 from core.stores.directory import DirectoryStore
 from core.stores.dry_run import DryRunStore
@@ -153,3 +156,65 @@ def test_the_address_of_a_key_is_its_file(store: DirectoryStore) -> None:
 
 def test_a_dry_run_has_the_addresses_of_its_store(store: DirectoryStore) -> None:
     assert DryRunStore(store).url_of("k") == store.url_of("k")
+
+
+# Writers
+
+
+@pytest.fixture
+def draft(store: DirectoryStore) -> Path:
+    """Return the file that new content of an object is written to."""
+    return store.root / "run" / ".a.whl.half"
+
+
+def test_a_write_leaves_no_file_but_the_object(store: DirectoryStore, draft: Path) -> None:
+    store.put_bytes("run/a.whl", b"other")
+    store.put_bytes("run/a.whl", b"other")
+    with pytest.raises(StoreError):
+        store.put_bytes("run/a.whl", b"a", replace=False)
+
+    assert [path.name for path in draft.parent.iterdir()] == ["a.whl"]
+
+
+def test_takes_over_what_a_killed_writer_left(store: DirectoryStore, draft: Path) -> None:
+    draft.write_bytes(b"longer than what comes next")
+
+    store.put_bytes("run/a.whl", b"b")
+
+    assert store.read("run/a.whl") == b"b"
+    assert not draft.exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows locks a file of its own")
+@pytest.mark.parametrize("is_written", [True, False], ids=["put in place", "removed"])
+def test_a_writer_that_waited_locks_the_file_of_its_own_content(
+    store: DirectoryStore, draft: Path, *, is_written: bool
+) -> None:
+    import fcntl
+
+    with draft.open("wb") as stream, ThreadPoolExecutor() as pool:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        waiting_write = pool.submit(store.put_bytes, "run/a.whl", b"second")
+        stream.write(b"first")
+        stream.flush()
+        time.sleep(0.1)  # until the other writer has opened the file
+        if is_written:
+            draft.replace(store.root / "run" / "a.whl")
+        else:
+            draft.unlink()
+        fcntl.flock(stream, fcntl.LOCK_UN)
+        assert waiting_write.result().outcome == "written"
+
+    assert store.read("run/a.whl") == b"second"
+    assert not draft.exists()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077], ids=oct)
+def test_everyone_may_read_an_object(store: DirectoryStore, umask: int) -> None:
+    previous_umask = os.umask(umask)
+    try:
+        store.put_bytes("run/b.whl", b"b")
+    finally:
+        os.umask(previous_umask)
+
+    assert (store.root / "run" / "b.whl").stat().st_mode & 0o444 == 0o444

@@ -12,6 +12,7 @@ import pytest
 
 from ci.publish import buckets
 from ci.publish.index import FolderSource, write_index
+from ci.publish.index.files import StoredFile
 from core.errors import MissingInputError, WheelError
 from core.files import sha256
 from core.stores.directory import DirectoryStore
@@ -178,8 +179,16 @@ def read_refusal(folder: Path) -> str:
     """Index what must not be indexed; return the error."""
     store = DirectoryStore(folder)
     with pytest.raises(WheelError) as raised:
-        write_index(store, "", FolderSource(store=store, workspace=folder), title="t")
+        write_index(store, "", FolderSource(store=store, directory=folder), title="t")
     return raised.value.message
+
+
+@pytest.mark.parametrize("filename", ["torch-2.10.0-py3-none-any.whl", "torch-2.10.0.tar.gz"])
+def test_a_file_that_disappears_meanwhile_is_missing(tmp_path: Path, filename: str) -> None:
+    source = FolderSource(store=DirectoryStore(tmp_path), directory=tmp_path)
+
+    with pytest.raises(MissingInputError):
+        source.describe_file(StoredFile(filename, 1, 0, "etag"), "", ())
 
 
 def test_rejects_a_wheel_with_the_metadata_of_another(tmp_path: Path) -> None:
