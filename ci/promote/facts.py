@@ -30,7 +30,7 @@ from core.run import Platform, RunOutputs, is_record, key_name, records
 from core.run.records import Record
 from core.stores import Store
 from core.wheel.distributions import SIDECAR
-from pytorch_build.lock.versions import without_edits
+from pytorch_build.lock.versions import without_edit_marks
 from pytorch_build.test.record import (
     TestDetails,
     read_details,
@@ -481,7 +481,7 @@ def _is_locked_version(
     """
     if lock is None:
         return True
-    version = without_edits(file.version)
+    version = without_edit_marks(file.version)
     host = host_distribution(file.distribution) or file.distribution
     return version == lock.promised.get(host, version)
 

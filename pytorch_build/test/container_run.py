@@ -95,7 +95,9 @@ def command(
         **_cache_variables(session.root),
     }
     passed_names = [
-        name for name in session.present if name in HIDING or _PASSED_VARIABLES.fullmatch(name) is not None
+        name
+        for name in session.machine_variables
+        if name in HIDING or _PASSED_VARIABLES.fullmatch(name) is not None
     ]
     options = _device_options(engine, session, devices)
     engine_command = container.engine_command(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core import console, process
-from pytorch_build.check import some
+from pytorch_build.check import name_first_few
 from pytorch_build.test.junit import OUTCOMES, Case, Outcome, clean, cut, first_line, worst
 from pytorch_build.test.results import merge_attempts_by_test
 
@@ -111,7 +111,7 @@ def results_of(
 
     repeated_tests = _repeated_tests(run.event_logs)
     if repeated_tests:
-        failure = _Failure("error", f"{some(repeated_tests)} ended more than once")
+        failure = _Failure("error", f"{name_first_few(repeated_tests)} ended more than once")
     elif not cases and not may_be_empty:
         failure = _Failure("error", "no test ran")
     if failure is not None:

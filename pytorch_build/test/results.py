@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from core.cell import GroupCell, python_of_tag
 from core.errors import UsageError
 from core.run.records import record_name
-from pytorch_build.check import some
+from pytorch_build.check import name_first_few
 from pytorch_build.test.junit import NO_TEST, Case, Document, Suite, counts
 from pytorch_build.test.record import UNEXPLAINED
 from pytorch_build.test.shards import Shard, parse_shard
@@ -356,7 +356,7 @@ def _problems_of_repeated_tests(cases: Sequence[tuple[Case, str]]) -> list[str]:
         shard_of[case.test] = shard
     if not repeated_tests:
         return []
-    return [f"{some(repeated_tests)} ran in more than one shard ({shards})"]
+    return [f"{name_first_few(repeated_tests)} ran in more than one shard ({shards})"]
 
 
 def _problems_of_outcomes(cases: Sequence[Case]) -> list[str]:
@@ -377,7 +377,7 @@ def _shard_problems(by_shard: Mapping[Shard | None, Sequence[Report]]) -> list[s
 
     problems: list[str] = []
     if None in by_shard:
-        filenames = some(report.filename for report in by_shard[None])
+        filenames = name_first_few(report.filename for report in by_shard[None])
         problems.append(f"{filenames} names no shard, and others do")
     shard_counts = sorted({shard.count for shard in shards if shard})
     if len(shard_counts) > 1:
@@ -394,7 +394,7 @@ def _shard_problems(by_shard: Mapping[Shard | None, Sequence[Report]]) -> list[s
             if planned_shard not in by_shard:
                 missing_shards.append(str(planned_shard))
         if missing_shards:
-            problems.append(f"no report of shard {some(missing_shards)}")
+            problems.append(f"no report of shard {name_first_few(missing_shards)}")
     for shard in shards:
         report_count = len(by_shard[shard])
         if report_count > 1:
@@ -427,7 +427,7 @@ def gaps_of_files(documents: Sequence[Document]) -> Sequence[str]:
     if not missing_files:
         return []
     counted = f"{len(missing_files)} of {len(required_files)} test files did not run"
-    return [f"{counted}: {some(missing_files)}"]
+    return [f"{counted}: {name_first_few(missing_files)}"]
 
 
 def _gaps_of_tests(documents: Sequence[Document]) -> list[str]:

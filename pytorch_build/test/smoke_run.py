@@ -112,7 +112,7 @@ def run_smoke_tests(run: SmokeRun) -> Mapping[str, Any]:
         context.artifact_group,
         report,
     )
-    command = f"nox -s test_smoke -- {context.words} -k EXPR"
+    command = f"nox -s test_smoke -- {context.options_for_hints} -k EXPR"
     reports.require_passed(report, hint=f"Again, with pytest's arguments at the end: {command}")
     console.done(f"test_smoke: {list_outcomes(counts(cases))}")
     return details
