@@ -73,7 +73,7 @@ def run_trees(
     console.say(f"run {borrower.common.run_id}:")
     for component, tree in changes.trees.items():
         snapshot = tree_copy(borrower, component, tree).snapshot()
-        console.say(f"  {component}: {tree}, {edited_words(snapshot.edited)}")
+        console.say(f"  {component}: {tree}, {edited_words(snapshot.edited_count)}")
 
     rocm_options = _rocm_options(borrowing, changes)
     unlent_steps = ["build_rocm", "check_rocm"] if rocm_options is None else []

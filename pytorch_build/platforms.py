@@ -28,11 +28,11 @@ class Platform(Model):
 
     @property
     def flash_flag(self) -> str:
-        """The option that chooses flash attention."""
+        """The command-line option that turns flash attention on."""
         return f"--enable-pytorch-flash-attention-{self.name}"
 
     def compiler_settings(self, rocm_root: PurePath | None, user_env: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the variables that choose the compilers; those that the user names come first.
+        """Return CC, CXX and HIP_CLANG_PATH for ROCm's clang on Windows, unless the user names compilers.
 
         On Linux the user's environment chooses them, or what is usual there.
         """

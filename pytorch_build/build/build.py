@@ -115,7 +115,7 @@ def refuse_wheel_of_another_ref(work: Work) -> None:
 
 
 def find_record(context: Context, python_tag: str, project: str) -> records.Record | None:
-    """Return the record of a wheel that the run has, for this ref, family and Python."""
+    """Return the record of a project's build in the run; None without it or the wheels in it."""
     store = context.common.open_for_reading()
     name = records.record_name(f"build_{project}", context.cell(python_tag))
     record = records.read(store, context.common.outputs, context.artifact_group, name)
@@ -318,7 +318,7 @@ def _find_rocm(request: BuildRequest, assumptions: Assumptions | None) -> RocmSo
 
 
 def _prebuilt_dependency(request: BuildRequest, name: str) -> Dependency | None:
-    """Return a component that the torch ref takes as it is, in the version that the requirement pins."""
+    """Return a component that the torch ref takes prebuilt, as a requirement; None for others."""
     source = request.context.ref.projects.get(name)
     if source is None or not source.prebuilt:
         return None

@@ -73,7 +73,7 @@ class CacheUse(ABC):
 
     @abstractmethod
     def statistics(self) -> CacheStatistics:
-        """Return what the cache did so far."""
+        """Return the cache's hits, misses and failures so far."""
 
     def report_statistics(self) -> Mapping[str, Any] | None:
         """Print hits and misses, and return them as data for the record; None where they cannot be read."""

@@ -272,7 +272,7 @@ def _link_or_copy(source: str, target: str) -> str:
 def _require_import(
     expectation: Expectation, wheel: Path, python: Path, *, folder: Path, circumstances: str = ""
 ) -> None:
-    """Fail unless a Python imports an installed wheel.
+    """Fail unless an environment's Python imports an installed wheel in its version.
 
     Args:
         expectation: What the wheel must be.

@@ -74,7 +74,7 @@ class RocmIdentity:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildInputs:
-    """Everything that a wheel depends on. Where their digest is that of a record, nothing is built.
+    """Everything that a wheel depends on: a record with the same inputs makes a build unnecessary.
 
     A recipe sees nothing of a build but these, and facts of machine and tree that follow from them or that
     the wheel does not depend on.
@@ -112,7 +112,7 @@ class BuildInputs:
     code_digest: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return the inputs as the record has them. Other keys or values would make every wheel anew."""
+        """Return the inputs as records store them; other keys or values would make every wheel anew."""
         return {
             "source": self.source,
             "version": self.version,
@@ -203,7 +203,7 @@ def build_flags(user_env: Mapping[str, str]) -> dict[str, str]:
 
 
 def digest_of_rules(component: Component) -> str:
-    """Return the digest of the code that decides how a component is built: a changed rule is a changed input.
+    """Return a digest of the source code that decides how a component is built.
 
     Another component's module does not count, so that a new one leaves the wheels of all others as they are.
     """

@@ -189,7 +189,7 @@ def machine_facts(
 
 
 def problems(project: str, machine: MachineFacts, need: MachineNeed) -> Iterator[EnvironmentSetupError]:
-    """Yield everything about a machine that will fail a project's build."""
+    """Yield an error for everything about a machine that will fail a project's build."""
     yield from machine.compiler_problems
     yield from _path_problems((machine.python, machine.tree))
 
@@ -299,7 +299,7 @@ def _tool_version(program: str, search_path: str) -> str | None:
 
 
 def cores() -> int:
-    """Return how many cores this process may use: fewer than the machine's in a container."""
+    """Return how many cores this process may use, which a container may limit."""
     # Windows has no such call, and no groups that limit a process to fewer cores.
     affinity = getattr(os, "sched_getaffinity", None)
     usable_cores = len(affinity(0)) if affinity else os.cpu_count() or 1
@@ -313,7 +313,7 @@ def cores() -> int:
 
 
 def memory_bytes() -> int:
-    """Return the memory that this process may use: less than the machine's in a container."""
+    """Return how many bytes of memory this process may use, which a container may limit."""
     limit = _cgroup_limit("memory.max") or _cgroup_limit("memory/memory.limit_in_bytes")
     if limit.isdecimal():
         return min(_physical_memory_bytes(), int(limit))

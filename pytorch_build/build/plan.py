@@ -235,7 +235,7 @@ def _rocm_variables(inputs: BuildInputs, rocm: RocmSdk) -> dict[str, str]:
 
 
 def _third_party_requirements(steps: BuildSteps, facts: BuildFacts) -> Iterator[str]:
-    """Yield a recipe's requirements but for ROCm and our own wheels: no index may answer for these."""
+    """Yield a recipe's requirements without ROCm and our own distributions."""
     installed_by_us = {"rocm", *distributions()}
     for line in steps.requirements:
         try:
@@ -252,7 +252,7 @@ def _configuration_digest(
     facts: BuildFacts,
     env: Mapping[str, str],
 ) -> str:
-    """Return a digest of what a build folder's contents depend on: CMake keeps settings there."""
+    """Return a digest of all that a build folder's contents depend on: settings, flags and compilers."""
     lasting_env: dict[str, str] = {}
     for name, value in env.items():
         if name not in _TRANSIENT:

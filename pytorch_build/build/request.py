@@ -93,7 +93,7 @@ class BuildRequest:
 
     @functools.cached_property
     def lock(self) -> SourceLock:
-        """The run's source lock, resolved where it is asked for first: own trees may do without."""
+        """The run's source lock, resolved when it is first read."""
         return ensure_source_lock(
             self.context,
             self.rocm,

@@ -32,7 +32,7 @@ _MOST_ALIKE = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that a check found; `where` is the wheel's member, "" for the wheel as a whole.
+    """What one rule found wrong, or worth knowing, of a wheel; `where` is the member, if it is one.
 
     A rule leaves `check` and `wheel` to what runs it.
     """
@@ -208,7 +208,7 @@ def collapse_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def findings_table(findings: Iterable[Finding]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Return the columns and rows for `core.console.table`; notes only where everything is shown."""
+    """Return column names and rows of a table of findings; notes only in verbose output."""
     shown_findings = [finding for finding in findings if finding.severity != "note" or console.echoes()]
     rows = tuple(tuple(row.values()) for row in findings_json(shown_findings))
     return ("severity", "check", "wheel", "where", "message"), rows

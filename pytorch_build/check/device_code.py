@@ -230,7 +230,7 @@ def features(target: str) -> frozenset[str]:
 
 
 def is_covered(target: str, code_targets: Collection[str]) -> bool:
-    """Return whether there is code for a target, whatever mode the GPU is in.
+    """Return whether a GPU target runs some of the code for other targets, in each of its modes.
 
     Code that does not name a feature runs in both of its modes; code for ``xnack+`` and code
     for ``xnack-`` together do too (clang's target ID documentation).

@@ -119,7 +119,7 @@ class _MemberReader:
 
 
 def read_binary(name: str, file: Path) -> Binary:
-    """Return a compiled file's headers and device code; what cannot be read becomes a problem of it."""
+    """Return a compiled file's headers and device code, or as its problem why these cannot be read."""
     binary = Binary(name=name)
     try:
         with file.open("rb") as stream:

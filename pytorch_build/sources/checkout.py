@@ -316,7 +316,7 @@ class _Checkout:
         return was_interrupted
 
     def _fetch(self) -> None:
-        """Fetch the locked commit, with as much history as is wanted."""
+        """Fetch the locked commit with as many commits of history as the options say; all refs if refused."""
         git = self.git
         commit = self.locked.commit
         depth = self.options.depth

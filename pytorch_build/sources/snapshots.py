@@ -45,17 +45,17 @@ class Snapshot:
     Attributes:
         commit: HEAD of its repository.
         tree_hash: The hash of all its files, as a tree of git.
-        edited: How many files are neither as the commit has them nor as a checkout of it leaves them.
+        edited_count: How many files are neither as the commit has them nor as a checkout of it leaves them.
     """
 
     commit: str
     tree_hash: str
-    edited: int
+    edited_count: int
 
     @property
     def digest(self) -> str | None:
         """A SHA-256 of all files, or None where none of them is edited."""
-        if not self.edited:
+        if not self.edited_count:
             return None
         return files.sha256_text(self.tree_hash)
 
@@ -64,14 +64,14 @@ class Snapshot:
 
 
 class SnapshotStore:
-    """A repository that holds snapshots of a developer's tree, or writes their files, byte for byte."""
+    """A bare repository of our own that holds snapshots of a developer's tree."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.objects = path / "objects"
 
     def open(self) -> None:
-        """Make the repository where it is missing, and settle what an interrupted git left in it."""
+        """Make the repository where it is missing, and remove lock files of an interrupted git."""
         complete_file = self.path / "complete"
         if not complete_file.is_file():
             self.path.mkdir(
@@ -91,7 +91,7 @@ class SnapshotStore:
         index: str = "index",
         stdin: str | None = None,
     ) -> str:
-        """Run git on the files of `folder`, with an index of ours; return what it prints."""
+        """Run git with one of our indexes on the files of `folder`, and return what it prints."""
         env = {
             "GIT_DIR": str(self.path),
             "GIT_INDEX_FILE": str(self.path / index),
@@ -250,9 +250,9 @@ def take_snapshot(tree: Path, store: SnapshotStore) -> Snapshot:
         store=store,
         last_facts=last_facts,
     )
-    edited = 0
+    edited_count = 0
     for tree_repository in reader.read_repositories(top):
-        edited += reader.count_edits(tree_repository)
+        edited_count += reader.count_edits(tree_repository)
     if reader.facts != last_facts:
         files.write_json(facts_file, reader.facts)
     inner_trees = dict(reader.trees)
@@ -260,7 +260,7 @@ def take_snapshot(tree: Path, store: SnapshotStore) -> Snapshot:
     return Snapshot(
         commit=top.commit,
         tree_hash=_graft_trees(store, top_tree, inner_trees),
-        edited=edited,
+        edited_count=edited_count,
     )
 
 

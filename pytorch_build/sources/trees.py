@@ -80,7 +80,7 @@ class DevelopersTree:
             "tree": str(self.copy.source),
             "commit": self.snapshot.commit,
             "diff": self.snapshot.digest or "",
-            "edited": self.snapshot.edited,
+            "edited": self.snapshot.edited_count,
             "hipify": self.hipify,
         }
 

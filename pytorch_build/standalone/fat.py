@@ -316,7 +316,7 @@ def _members_of_rocm(
         for member, path in paths.items():
             members[source][member] = f"{folder}/{path}"
     for path, file in bundle.files.items():
-        if file.member is not None and path not in bundle.search:
+        if file.member is not None and path not in bundle.search_paths:
             members[file.wheel_or_file][file.member.name] = _name_in_wheel(wheel, path)
     return members
 
@@ -330,11 +330,11 @@ def _compressed_members(
     members: list[Member] = []
     for path, file in bundle.files.items():
         name = _name_in_wheel(wheel, path)
-        if path in bundle.search:
+        if path in bundle.search_paths:
             members.append(
                 Member(
                     name=name,
-                    source=libraries.with_search_path(file, bundle.search[path], scratch),
+                    source=libraries.with_search_path(file, bundle.search_paths[path], scratch),
                     executable=True,
                 )
             )

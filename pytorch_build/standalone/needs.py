@@ -72,7 +72,7 @@ class RocmBundle:
 
     libraries: Mapping[str, RocmFile]
     data: Mapping[str, RocmFile]
-    search: Mapping[str, tuple[str, ...]]
+    search_paths: Mapping[str, tuple[str, ...]]
     machine_libraries: Mapping[str, tuple[str, ...]]
 
     @property
@@ -177,7 +177,7 @@ class RocmBundleBuilder:
         return RocmBundle(
             libraries=dict(sorted(self._libraries.items())),
             data=dict(sorted(self._data.items())),
-            search=dict(sorted(self._search.items())),
+            search_paths=dict(sorted(self._search.items())),
             machine_libraries=machine_libraries,
         )
 

@@ -45,9 +45,9 @@ _DIGEST_IN_NAME = 8
 class Portability:
     """The manylinux tags that a wheel satisfies, and those that it can have with libraries put in."""
 
-    satisfied: tuple[str, ...]
-    reachable: tuple[str, ...]
-    external: Mapping[str, tuple[Path, ...]]
+    satisfied_tags: tuple[str, ...]
+    reachable_tags: tuple[str, ...]
+    external_libraries: Mapping[str, tuple[Path, ...]]
     """Libraries outside of the wheel, as files name them: where this machine has them, () for nowhere."""
     binaries: Mapping[str, BinaryNeeds]
     """The wheel's own, by member name."""
@@ -59,7 +59,7 @@ class RepairedWheel:
 
     file: WrittenFile | None
     platform: str
-    grafted: tuple[str, ...] = ()
+    grafted_libraries: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +87,9 @@ def find_portability(wheel: Path) -> Portability:
     satisfied_policy = as_it_is.overall_policy
     reachable_policy = with_grafts.overall_policy
     return Portability(
-        satisfied=(satisfied_policy.name, *satisfied_policy.aliases),
-        reachable=(reachable_policy.name, *reachable_policy.aliases),
-        external=_external_libraries(with_grafts, reachable_policy.name),
+        satisfied_tags=(satisfied_policy.name, *satisfied_policy.aliases),
+        reachable_tags=(reachable_policy.name, *reachable_policy.aliases),
+        external_libraries=_external_libraries(with_grafts, reachable_policy.name),
         binaries=binaries,
     )
 
@@ -175,11 +175,11 @@ def repair_wheel(
 
     Raises CheckError where it satisfies none, or would satisfy one that it does not work under.
     """
-    is_portable = portability.satisfied[0].startswith("manylinux")
+    is_portable = portability.satisfied_tags[0].startswith("manylinux")
     external: Mapping[str, Path] = {}
     if not is_portable or graft:
         external = _require_graftable(wheel, portability, graft=graft)
-    platforms = portability.reachable if external else portability.satisfied
+    platforms = portability.reachable_tags if external else portability.satisfied_tags
 
     patches = plan_patches(wheel.name.partition("-")[0], external, portability.binaries)
     _require_no_foreign_folders(wheel, portability, patches)
@@ -205,7 +205,7 @@ def repair_wheel(
     return RepairedWheel(
         file=written_file,
         platform=platform,
-        grafted=tuple(external),
+        grafted_libraries=tuple(external),
     )
 
 
@@ -216,27 +216,27 @@ def _require_graftable(
     graft: bool,
 ) -> dict[str, Path]:
     """Return the paths of external libraries that go into the wheel; fail where one cannot."""
-    if not portability.reachable[0].startswith("manylinux"):
+    if not portability.reachable_tags[0].startswith("manylinux"):
         raise CheckError(
             f"{wheel.name} satisfies no manylinux policy: its symbols or instructions are too new.",
             hint="Build it in the manylinux image: --container.",
         )
-    if portability.external and not graft:
+    if portability.external_libraries and not graft:
         raise CheckError(
             f"{wheel.name} needs libraries that manylinux does not promise: "
-            f"{_libraries_with_users(portability, portability.external)}.",
+            f"{_libraries_with_users(portability, portability.external_libraries)}.",
             hint="Put them in (--graft), or build without them: nox -s repair_wheel -- WHEEL --graft.",
         )
 
-    missing_libraries = [name for name, paths in portability.external.items() if not paths]
+    missing_libraries = [name for name, paths in portability.external_libraries.items() if not paths]
     if missing_libraries:
         raise CheckError(
             f"{wheel.name} needs libraries that this machine does not have: "
             f"{_libraries_with_users(portability, missing_libraries)}.",
             hint="Repair it where it was built.",
         )
-    _require_one_file_a_name(wheel, portability.external)
-    return {name: paths[0] for name, paths in portability.external.items()}
+    _require_one_file_a_name(wheel, portability.external_libraries)
+    return {name: paths[0] for name, paths in portability.external_libraries.items()}
 
 
 def _libraries_with_users(portability: Portability, libraries: Iterable[str]) -> str:

@@ -49,7 +49,7 @@ class Loader:
 
 
 def standalone_version(version: Version, label: str) -> str:
-    """Return a version with a label: ``2.10.0+rocm7.10.0`` becomes ``2.10.0+rocm7.10.0.standalone``.
+    """Return a version with the label behind its local part: ``2.10.0+rocm7`` gets ``.standalone``.
 
     PEP 440 lets a local version have letters, digits and dots, and sorts the longer one later.
     """
@@ -79,7 +79,7 @@ def standalone_metadata(
     version: str,
     licenses: Licenses,
 ) -> bytes:
-    """Return METADATA with a version and licences, and without requirements on ROCm or device packages."""
+    """Return METADATA with the new version and licences, and no requirement on ROCm's packages."""
     head, gap, description = content.decode().partition("\n\n")
     fields: list[str] = []
     for field in _METADATA_FIELD.findall(head):

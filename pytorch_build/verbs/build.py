@@ -122,7 +122,7 @@ def request_from(arguments: argparse.Namespace, context: Context, target: Interp
 
 
 def _compiler_cache_from(arguments: argparse.Namespace) -> CompilerCache | None:
-    """Return the compiler cache that the user chose; None where none was chosen."""
+    """Return the compiler cache that options or variables choose; None where they choose none."""
     kind = arguments.compiler_cache
     store = arguments.compiler_cache_store
     read_only = arguments.compiler_cache_read_only
@@ -178,7 +178,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def look(arguments: argparse.Namespace) -> Status:
-    """Return whether the wheel has to be built. Nothing is changed."""
+    """Return whether the wheel would be built, and why. Nothing is changed."""
     common = replace(common_from(arguments), dry_run=True)
     request = _find_request(arguments, common, require(common.python))
     if request.own_tree is None and usable_lock(request.context, request.rocm) is None:

@@ -83,7 +83,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Check out every chosen project, and print where each is."""
+    """Check out the source trees of chosen projects, and print commit and folder of each."""
     context = context_of_sources(common_from(arguments))
     names = _components_to_check_out(context, arguments.components)
     lock = _find_lock(context, names, arguments)

@@ -186,7 +186,7 @@ def _print_contents(result: FatWheel) -> None:
     size = sum(file.size for file in bundle.files.values())
     console.say(
         f"{result.rocm}: {len(bundle.libraries)} libraries and {len(bundle.data)} other files, "
-        f"{console.size(size)}; {len(bundle.search)} of them with another search path"
+        f"{console.size(size)}; {len(bundle.search_paths)} of them with another search path"
     )
     for path in bundle.libraries:
         console.detail(f"  {path}")

@@ -62,9 +62,9 @@ def run(arguments: argparse.Namespace) -> None:
 
         portability = find_portability(wheel)
         if common.dry_run:
-            libraries = ", ".join(portability.external) or "nothing"
-            forecast = f"for {portability.reachable[0]} it lacks {libraries}"
-            rows.append((wheel.name, portability.satisfied[0], forecast))
+            libraries = ", ".join(portability.external_libraries) or "nothing"
+            forecast = f"for {portability.reachable_tags[0]} it lacks {libraries}"
+            rows.append((wheel.name, portability.satisfied_tags[0], forecast))
             continue
 
         epoch = source_date_epoch(environment())
@@ -76,8 +76,8 @@ def run(arguments: argparse.Namespace) -> None:
             epoch=epoch,
         )
         text = "as it was" if repaired.file is None else str(repaired.file.path)
-        if repaired.grafted:
-            text += f", with {', '.join(repaired.grafted)}"
+        if repaired.grafted_libraries:
+            text += f", with {', '.join(repaired.grafted_libraries)}"
         rows.append((wheel.name, repaired.platform, text))
     console.table(("wheel", "platform", ""), rows)
     console.done(f"repair_wheel: {len(wheels)} wheels")

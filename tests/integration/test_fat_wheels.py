@@ -108,7 +108,7 @@ def stand_alone(request: pytest.FixtureRequest, tmp_path: Path, libraries: Mappi
 
 
 def test_leads_a_library_to_what_lies_beside_it(stand_alone: FatWheel) -> None:
-    assert [path for path in stand_alone.bundle.search if path.endswith("libamdhip64.so.7")]
+    assert [path for path in stand_alone.bundle.search_paths if path.endswith("libamdhip64.so.7")]
 
 
 def run_installer(name: str, environment: Venv, verb: str, *words: str) -> None:

@@ -111,9 +111,9 @@ class Workshop:
         if self.import_error is not None:
             raise self.import_error
 
-    def check_bare_import(self, *_arguments: Any, preloads: bool) -> None:
+    def check_bare_import(self, *_arguments: Any, keeps_preloads: bool) -> None:
         """Stand for the import without ROCm's development tree."""
-        self.steps.append("imported with preloads" if preloads else "imported without preloads")
+        self.steps.append("imported with preloads" if keeps_preloads else "imported without preloads")
 
     def install_requirements(self, *_arguments: Any) -> None:
         """Stand for the installation of the project's own requirements."""
@@ -268,7 +268,7 @@ def provided_parts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def provide_part(name: str, _cache_dir: Path, **_options: Any) -> None:
         names.append(name)
 
-    monkeypatch.setattr(toolchain, "provide", provide_part)
+    monkeypatch.setattr(toolchain, "provide_part", provide_part)
     return names
 
 
@@ -310,7 +310,7 @@ def test_goes_on_where_the_openmp_runtime_cannot_be_downloaded(
     def provide_part(name: str, _cache_dir: Path, **_options: Any) -> None:
         raise ServiceError(f"The source of {name} gave no answer.")
 
-    monkeypatch.setattr(toolchain, "provide", provide_part)
+    monkeypatch.setattr(toolchain, "provide_part", provide_part)
 
     stage.provide_toolchain_parts(on_windows(build, USE_DISTRIBUTED="0").request)
 

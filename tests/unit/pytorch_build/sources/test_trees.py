@@ -40,9 +40,9 @@ def test_checks_a_managed_tree_out_and_then_builds_in_it(
     def check_out(locked: LockedProject, *_arguments: object) -> None:
         steps.append(f"checkout of {locked.project}")
 
-    monkeypatch.setattr(trees, "origins", lambda *_arguments: Origins())
+    monkeypatch.setattr(trees, "prepare_origins", lambda *_arguments: Origins())
     monkeypatch.setattr(checkout, "checkout", check_out)
-    monkeypatch.setattr(checkout, "building", build_in)
+    monkeypatch.setattr(checkout, "prepared_for_build", build_in)
     run.put_lock()
     tree = trees.managed_tree(request_build(run, "torch"))
 

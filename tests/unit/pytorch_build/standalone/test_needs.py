@@ -83,7 +83,7 @@ def test_follows_needs_through_packages_along_search_paths() -> None:
         "math/lib/libblas.so.3",
     ]
     assert bundle.data == {}
-    assert bundle.search == {}
+    assert bundle.search_paths == {}
 
 
 def test_gives_a_search_path_to_a_library_that_does_not_look_where_its_need_lies() -> None:
@@ -95,7 +95,7 @@ def test_gives_a_search_path_to_a_library_that_does_not_look_where_its_need_lies
 
     bundle = build(bundle_builder(files), "libhip.so.7", "libabsolute.so.1")
 
-    assert bundle.search == {
+    assert bundle.search_paths == {
         "lib/libhip.so.7": ("$ORIGIN/x", "$ORIGIN/deps"),
         "lib/libabsolute.so.1": ("$ORIGIN",),
     }
@@ -113,7 +113,7 @@ def test_takes_libraries_that_are_opened_by_name_under_their_sonames() -> None:
     bundle = build(bundle_builder(files, rows=rows), "libhip.so.7")
 
     assert list(bundle.libraries) == ["lib/libcomgr.so.3", "lib/libhip.so.7", "lib/libllvm.so.20"]
-    assert bundle.search == {"lib/libhip.so.7": ("$ORIGIN",)}
+    assert bundle.search_paths == {"lib/libhip.so.7": ("$ORIGIN",)}
 
 
 def test_names_every_missing_library_and_who_needs_it() -> None:
@@ -162,7 +162,7 @@ def test_finds_dlls_in_any_letter_case() -> None:
     bundle = build(bundle_builder(files, machine=WINDOWS), "AMDHIP64_7.DLL")
 
     assert list(bundle.libraries) == ["bin/amd_comgr.dll", "bin/amdhip64_7.dll"]
-    assert bundle.search == {}
+    assert bundle.search_paths == {}
 
 
 # Data and helpers
@@ -200,7 +200,7 @@ def test_takes_a_helper_program_with_its_own_needs() -> None:
 
     assert list(bundle.libraries) == ["bin/fft_helper", "lib/libfft.so.1", "lib/librtc.so.7"]
     assert bundle.data == {}
-    assert bundle.search == {"bin/fft_helper": ("$ORIGIN", "$ORIGIN/../lib")}
+    assert bundle.search_paths == {"bin/fft_helper": ("$ORIGIN", "$ORIGIN/../lib")}
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,9 @@ def portability(
     """Return what a wheel is worth: its tags, those with the external libraries inside, and these."""
     libraries = external or {}
     binaries = {"demo/a.so": BinaryNeeds(name="", needed=tuple(libraries), search=search)}
-    return Portability(satisfied=satisfied, reachable=reachable, external=libraries, binaries=binaries)
+    return Portability(
+        satisfied_tags=satisfied, reachable_tags=reachable, external_libraries=libraries, binaries=binaries
+    )
 
 
 def write_demo(folder: Path, *, tag: str = LINUX_TAG, files: Mapping[str, bytes] | None = None) -> Path:
@@ -284,7 +286,7 @@ def test_refuses_to_leave_a_library_of_the_machine_outside(
 ) -> None:
     state = portable.find_portability(dependent_wheel)
 
-    assert state.external == {"libextra.so.1": (machine_library,)}
+    assert state.external_libraries == {"libextra.so.1": (machine_library,)}
     with pytest.raises(CheckError) as raised:
         portable.repair_wheel(dependent_wheel, state, tmp_path / "new", graft=False)
     assert "libextra.so.1" in raised.value.message
@@ -308,7 +310,7 @@ def test_finds_every_file_that_a_name_leads_to(tmp_path: Path) -> None:
 
     state = portable.find_portability(write_demo(tmp_path, files=files))
 
-    assert state.external == {"libextra.so.1": tuple(library.resolve() for library in libraries)}
+    assert state.external_libraries == {"libextra.so.1": tuple(library.resolve() for library in libraries)}
 
 
 @pytest.mark.processes
@@ -323,7 +325,7 @@ def test_grafts_a_library_of_the_machine_and_runs_without_it(
     assert repaired.file is not None
     wheel = repaired.file.path
     assert verify_record(wheel) == ()
-    assert portable.find_portability(wheel).satisfied[0] in repaired.platform.split(".")
+    assert portable.find_portability(wheel).satisfied_tags[0] in repaired.platform.split(".")
 
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "installed")

@@ -31,10 +31,10 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[FatWheelRequest]:
             file=SimpleNamespace(path=path, size=1, sha256="a" * 64),
             rocm="ROCm",
             own=1,
-            bundle=RocmBundle(libraries={}, data={}, search={}, machine_libraries={}),
+            bundle=RocmBundle(libraries={}, data={}, search_paths={}, machine_libraries={}),
         )
 
-    monkeypatch.setattr(fat_wheel, "make", make)
+    monkeypatch.setattr(fat_wheel, "make_fat_wheel", make)
     return asked
 
 
