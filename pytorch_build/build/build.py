@@ -318,7 +318,7 @@ def _find_rocm(request: BuildRequest, assumptions: Assumptions | None) -> RocmSo
 
 
 def _prebuilt_dependency(request: BuildRequest, name: str) -> Dependency | None:
-    """Return a component that the torch ref takes prebuilt, as a requirement; None for others."""
+    """Return the requirement by which a ref installs a component that it does not build; else None."""
     source = request.context.ref.projects.get(name)
     if source is None or not source.prebuilt:
         return None

@@ -282,7 +282,7 @@ def read_sccache_statistics(output: str, *, read_only: bool = False) -> CacheSta
 
 
 def _sum_of_counters(statistics: Any, *names: str) -> int:  # noqa: ANN401 - what JSON holds
-    """Return the sum of some counters in sccache's statistics, over all languages; device passes are some."""
+    """Return the sum of some counters in sccache's statistics, over all languages, device passes too."""
     total = 0
     for name in names:
         try:

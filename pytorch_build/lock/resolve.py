@@ -130,7 +130,7 @@ class _Location:
     commit: str
 
     def describe_file(self, path: str) -> str:
-        """Return a file's name in the project's tree, for errors."""
+        """Return a text for errors that names a file, the project's repository and the commit."""
         short_commit = self.commit[:12]
         return f"{path} of {self.origin} at {short_commit}"
 
@@ -261,7 +261,7 @@ class _Search:
         )
 
     def _describe_file_of_torch(self, path: str) -> str:
-        """Return a file's name in torch's tree, for errors."""
+        """Return a text for errors that names a file of torch, its repository and the commit."""
         if self.torch_location is None:
             return path
         return self.torch_location.describe_file(path)

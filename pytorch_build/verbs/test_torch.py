@@ -420,7 +420,7 @@ def _describe_source(context: Context, arguments: argparse.Namespace) -> str:
 
 
 def _find_packages(context: Context, target: Interpreter, arguments: argparse.Namespace) -> TestedPackages:
-    """Return the wheels to test, from where arguments say that they are."""
+    """Return the wheels to test, from the package source that arguments name, else of the run."""
     rocm = rocm_options_from(arguments, environment())
     return find_tested_packages(context, target, options_of_tested_source(arguments), rocm)
 
