@@ -17,7 +17,7 @@ from core.cli.sessions import PYTHON_OF_NOX
 from core.errors import MissingInputError, UsageError
 from core.run import LOCAL_RUN, is_local, records
 from core.run.records import BORROWED, edited_words
-from pytorch_build.build.build import borrow, find_record
+from pytorch_build.build.build import copy_wheels_from_run, find_record
 from pytorch_build.components import COMPONENTS
 from pytorch_build.context import Context, find_context
 from pytorch_build.lock.versions import python_tag
@@ -73,7 +73,7 @@ def run_trees(
     console.say(f"run {borrower.common.run_id}:")
     for component, tree in changes.trees.items():
         snapshot = tree_copy(borrower, component, tree).snapshot()
-        console.say(f"  {component}: {tree}, {edited_words(snapshot.edited)}")
+        console.say(f"  {component}: {tree}, {edited_words(snapshot.edited_count)}")
 
     rocm_options = _rocm_options(borrowing, changes)
     unlent_steps = ["build_rocm", "check_rocm"] if rocm_options is None else []
@@ -163,7 +163,7 @@ def _borrow_component(borrowing: Borrowing, component: str) -> bool:
     console.say(f"  {component}: {version}, borrowed from run {borrowing.lender.common.run_id}")
     is_borrowed = borrower_record is not None and _digests(borrower_record) == _digests(lent_record)
     if not is_borrowed and not borrowing.borrower.common.dry_run:
-        borrow(borrowing.borrower, borrowing.lender, borrowing.python_tag, component)
+        copy_wheels_from_run(borrowing.borrower, borrowing.lender, borrowing.python_tag, component)
     return True
 
 

@@ -41,7 +41,7 @@ _ALL = "every one"
 
 def support_tables() -> str:
     """Write both tables of the refs data, features and versions, without the sample."""
-    refs_data = refs.embedded()
+    refs_data = refs.embedded_refs_file()
     refs_by_platform = {platform: refs.load_refs(platform=platform) for platform in PLATFORMS}
     lines = ["### Projects and features", ""]
     lines += _feature_table(refs_data.features)

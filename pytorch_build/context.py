@@ -18,7 +18,7 @@ from pytorch_build.refs.torch_refs import TorchRef, default_ref, torch_ref
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """A stage's options with their names looked up.
+    """A stage's options, with the torch ref and the GPU family that they name looked up.
 
     Attributes:
         common: The options.
@@ -41,12 +41,12 @@ class Context:
 
     @property
     def artifact_group(self) -> str:
-        """The folder name under ``python/``."""
+        """The folder of the run that wheels and records are in, such as ``gfx94X-dcgpu``."""
         return self.group or group_name(self.gpu_family, self.common.build_variant)
 
     @property
-    def words(self) -> str:
-        """The options that lead another stage to the same wheels of the same run, for hints."""
+    def options_for_hints(self) -> str:
+        """The options, as text for hints, that lead another stage to the same wheels of the same run."""
         common = self.common
         options = ["--torch-ref", self.ref.name, "--gpu-family", self.gpu_family]
         if common.run_id != LOCAL_RUN:
@@ -59,11 +59,11 @@ class Context:
 
     @functools.cached_property
     def records(self) -> Sequence[Record]:
-        """Read the records of the group, failures included."""
+        """The records in the artifact group, those of failed steps included."""
         return read_all(self.common.open_for_reading(), self.common.outputs, self.artifact_group)
 
     def cell(self, python_tag: str) -> GroupCell:
-        """Return what a test of this family and Python runs on."""
+        """Return the cell of the torch ref and family for a Python, by which records are named."""
         # Wheels of a group for just these families are the family's own.
         is_own_group = not self.group or group_families(self.group) == self.gpu_family
         return GroupCell(
@@ -95,7 +95,7 @@ def find_family(common: Common, ref: TorchRef) -> str:
 
 
 def find_context(common: Common, *, group: str = "") -> Context:
-    """Look up what the options name; where wheels are taken from a `group`, its families are the default."""
+    """Return the torch ref and family that options name; a `group` of wheels brings a family as default."""
     ref = find_ref(common)
     families_of_group = group_families(group)
     if families_of_group and not common.gpu_family:
@@ -118,8 +118,8 @@ def find_context(common: Common, *, group: str = "") -> Context:
     )
 
 
-def add_source_options(parser: argparse.ArgumentParser) -> None:
-    """Declare how origins are reached."""
+def add_git_mirror_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option ``--git-mirror`` to a parser."""
     parser.add_argument(
         "--git-mirror",
         action="append",
@@ -131,7 +131,7 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
 
 
 def mirrors_from(arguments: argparse.Namespace) -> Mapping[str, str]:
-    """Return the mirrors, by the prefix that each stands for."""
+    """Return the mirrors of ``--git-mirror``, by the address prefix that each stands for."""
     mirrors: dict[str, str] = {}
     for text in arguments.git_mirror:
         prefix, equals, mirror = text.partition("=")

@@ -28,11 +28,11 @@ class Platform(Model):
 
     @property
     def flash_flag(self) -> str:
-        """The option that chooses flash attention."""
+        """The command-line option that turns flash attention on."""
         return f"--enable-pytorch-flash-attention-{self.name}"
 
     def compiler_settings(self, rocm_root: PurePath | None, user_env: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the variables that choose the compilers; those that the user names come first.
+        """Return CC, CXX and HIP_CLANG_PATH for ROCm's clang on Windows, unless the user names compilers.
 
         On Linux the user's environment chooses them, or what is usual there.
         """
@@ -56,7 +56,7 @@ class Platform(Model):
     def merge(
         self, base: Mapping[str, str], changes: Mapping[str, str], *, unset: frozenset[str]
     ) -> dict[str, str]:
-        """Lay `changes` over `base`, without `unset`, by the platform's idea of equal names."""
+        """Return `base` with `changes` laid over it, without `unset`; Windows ignores the case of names."""
         unset_keys = {self._key(name) for name in unset}
         hidden_keys = unset_keys.union(map(self._key, changes))
         kept_variables = {name: value for name, value in base.items() if self._key(name) not in hidden_keys}
@@ -64,7 +64,7 @@ class Platform(Model):
         return {**kept_variables, **kept_changes}
 
     def _key(self, name: str) -> str:
-        """Return what two spellings of one variable's name have in common."""
+        """Return what a variable's name is compared by: on Windows letter case does not count."""
         return name.upper() if self.windows else name
 
 

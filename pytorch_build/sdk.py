@@ -49,12 +49,12 @@ class RocmOptions:
 
     @property
     def version(self) -> str:
-        """The version that is chosen; "" for that of the source lock, or the newest there is."""
+        """The ROCm version that the user chose; "" for that of the source lock, or the newest."""
         return self.source.version
 
 
 def add_rocm_options(parser: argparse.ArgumentParser, *, is_only_source: bool = True) -> None:
-    """Declare the options; `is_only_source` is false beside those of another package source."""
+    """Add the options on where ROCm comes from and how it is installed to a parser."""
     if is_only_source:
         title = "where ROCm comes from (default: this run, else the family's release index)"
         add_package_source(parser, title, _OPTION_PREFIX, "")
@@ -77,8 +77,8 @@ def add_rocm_options(parser: argparse.ArgumentParser, *, is_only_source: bool = 
     )
 
 
-def add_tested_sources(parser: argparse.ArgumentParser) -> None:
-    """Declare where tests take torch from, and a ROCm that is not part of the run."""
+def add_tested_source_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options on where tests take torch from, and a ROCm of its own, to a parser."""
     sources = add_package_source(parser, "where torch comes from (default: the run's outputs)", "")
     add_staged_source(sources)
     parser.add_argument(
@@ -99,7 +99,7 @@ def add_tested_sources(parser: argparse.ArgumentParser) -> None:
 def rocm_options_from(
     arguments: argparse.Namespace, env: Mapping[str, str] = MappingProxyType({})
 ) -> RocmOptions:
-    """Turn parsed arguments into the value that stages get."""
+    """Return where ROCm comes from and how it is installed, as arguments and variables say."""
     return RocmOptions(
         source=source_options(arguments, _OPTION_PREFIX, env),
         extras=split_list(arguments.rocm_extras),
@@ -110,22 +110,22 @@ def rocm_options_from(
 # --- Where ROCm comes from --------------------------------------------------------------------
 
 
-def find_version(context: Context, options: RocmOptions) -> str:
-    """Return the ROCm version: the one given, the ref's own, or the newest; "" for family ``cpu``."""
+def find_rocm_version(context: Context, options: RocmOptions) -> str:
+    """Return the ROCm version to build against: chosen, the ref's own, or the newest; "" for ``cpu``."""
     if not context.gpu:
         return ""
     if options.source.no_install:
         return _rocm_of_image(context).version
-    return options.version or context.ref.rocm_version or origin.newest(packages_of(context, options))
+    return options.version or context.ref.rocm_version or origin.newest(find_rocm_packages(context, options))
 
 
 def _rocm_of_image(context: Context) -> origin.RocmSource:
-    """Return the ROCm of the Python that the session's environment is made from."""
+    """Return the ROCm of the Python that the session's environment is based on."""
     return installed_rocm(interpreter(require(context.common.python).base_executable))
 
 
-def packages_of(context: Context, options: RocmOptions) -> PackageSource:
-    """Return where ROCm comes from: the sources that are named, the run's outputs, the release index."""
+def find_rocm_packages(context: Context, options: RocmOptions) -> PackageSource:
+    """Return where ROCm's packages come from: the named source, else the run, else the release index."""
     named_source = origin.named_source(options.source, context.common, context.gpu_family)
     if named_source is not None:
         return named_source
@@ -139,8 +139,8 @@ def packages_of(context: Context, options: RocmOptions) -> PackageSource:
     )
 
 
-def find_source(context: Context, options: RocmOptions, version: str) -> origin.RocmSource:
-    """Return where ROCm of this version comes from, and the files of it that builds need."""
+def find_rocm_source(context: Context, options: RocmOptions, version: str) -> origin.RocmSource:
+    """Return where ROCm of a version comes from, and the files of it that builds need."""
     if options.source.no_install:
         image_rocm = _rocm_of_image(context)
         if image_rocm.version != version:
@@ -150,16 +150,16 @@ def find_source(context: Context, options: RocmOptions, version: str) -> origin.
             )
         return image_rocm
 
-    packages = packages_of(context, options)
+    packages = find_rocm_packages(context, options)
     if not options.source.named:
-        _require_version(context, packages, version)
+        _require_rocm_version(context, packages, version)
     return origin.choose_for_build(
         packages, version, context.gpu_family, options.extras, context.common.outputs.platform
     )
 
 
-def _require_version(context: Context, packages: PackageSource, version: str) -> None:
-    """Refuse the packages that are taken where no source is named, if they cannot have a version."""
+def _require_rocm_version(context: Context, packages: PackageSource, version: str) -> None:
+    """Fail where the packages that nobody named, of the run or the index, lack a ROCm version."""
     if isinstance(packages, RunGroup):
         run_versions = packages.versions("rocm")
         if version not in run_versions:
@@ -172,7 +172,7 @@ def _require_version(context: Context, packages: PackageSource, version: str) ->
         # The sample's ROCm is on no index.
         raise MissingInputError(
             f"ROCm {version} for {context.gpu_family} is not among the run's outputs.",
-            hint=f"Build it first: nox -s build_rocm -- {context.words}",
+            hint=f"Build it first: nox -s build_rocm -- {context.options_for_hints}",
         )
 
 
@@ -181,7 +181,7 @@ def _require_version(context: Context, packages: PackageSource, version: str) ->
 
 @dataclass(frozen=True, kw_only=True)
 class RocmSdk:
-    """What an installed ``rocm_sdk`` says of itself, and what lies below its root.
+    """What an installed ROCm SDK says of itself: version, folders, targets and libraries.
 
     Attributes:
         version: Its version.
@@ -190,9 +190,9 @@ class RocmSdk:
         cmake: The folder of its CMake packages.
         targets: The GPU targets that it has device code for.
         libraries: Those of the libraries that were asked for which it has.
-        device_libs: Whether it has clang's device libraries.
-        host_math: Whether it has an OpenBLAS.
-        sysdeps: Whether it brings libraries of the system with it.
+        has_device_libs: Whether it has clang's device libraries.
+        has_host_math: Whether it has an OpenBLAS.
+        has_sysdeps: Whether it brings libraries of the system with it.
     """
 
     version: str
@@ -201,13 +201,13 @@ class RocmSdk:
     cmake: PurePath
     targets: tuple[str, ...]
     libraries: frozenset[str] = frozenset()
-    device_libs: bool = True
-    host_math: bool = True
-    sysdeps: bool = True
+    has_device_libs: bool = True
+    has_host_math: bool = True
+    has_sysdeps: bool = True
 
 
 class _SdkFacts(Model):
-    """What the query prints: `family` is that of an unsplit ROCm, `available` are its targets or families."""
+    """What the query of an installed ``rocm_sdk`` prints; `available` are its targets or families."""
 
     version: str
     layout: Layout
@@ -217,7 +217,7 @@ class _SdkFacts(Model):
 
 
 def installed_rocm(python: Interpreter) -> origin.RocmSource:
-    """Return the ROCm that an interpreter has installed, by its own word."""
+    """Return the ROCm that is installed for an interpreter, as its own ``rocm_sdk`` says."""
     facts = _read_facts(python, process.handed_on(ROCM_SDK_TARGET_FAMILY=None))
     return origin.RocmSource(
         version=facts.version,
@@ -227,7 +227,7 @@ def installed_rocm(python: Interpreter) -> origin.RocmSource:
 
 
 def link_rocm(target: Interpreter) -> None:
-    """Link the ROCm of the Python that an environment is made from into it, as if it were installed.
+    """Link ROCm's packages into an environment's site-packages from the Python it is based on.
 
     Search paths of wheels lead from torch's folder to ROCm's beside it, so seeing it elsewhere is not enough.
     """
@@ -250,7 +250,7 @@ def ask_sdk(
     targets: Sequence[str] = (),
     libraries: Sequence[str] = (),
 ) -> RocmSdk:
-    """Return what an installed ``rocm_sdk`` says of itself; refuse an empty answer and another ROCm's.
+    """Return what an environment's ``rocm_sdk`` says of itself; another ROCm than expected is an error.
 
     Args:
         target: The interpreter that has it.
@@ -261,7 +261,7 @@ def ask_sdk(
     """
     env = process.handed_on(ROCM_SDK_TARGET_FAMILY=sdk_target(source.layout, family) or None)
     facts = _read_facts(target, env, libraries)
-    _require_facts(
+    _require_matching_sdk(
         facts,
         source,
         sdk=f"rocm_sdk in {target.prefix}",
@@ -269,36 +269,36 @@ def ask_sdk(
         targets=targets,
     )
 
-    known_targets = tuple(_answer(target, env, "-m", "rocm_sdk", "targets").replace(";", " ").split())
+    known_targets = tuple(_run_python(target, env, "-m", "rocm_sdk", "targets").replace(";", " ").split())
     if not known_targets:
         raise RocmError(f"rocm_sdk in {target.prefix} names no GPU targets.")
-    root = _folder(target, env, "--root")
+    root = _sdk_folder(target, env, "--root")
     return RocmSdk(
         version=facts.version,
         root=root,
-        bin=_folder(target, env, "--bin"),
-        cmake=_folder(target, env, "--cmake"),
+        bin=_sdk_folder(target, env, "--bin"),
+        cmake=_sdk_folder(target, env, "--cmake"),
         targets=known_targets,
         libraries=facts.libraries,
-        device_libs=(root / "lib" / "llvm" / "amdgcn" / "bitcode").is_dir(),
-        host_math=(root / "lib" / "host-math").is_dir(),
-        sysdeps=(root / "lib" / "rocm_sysdeps").is_dir(),
+        has_device_libs=(root / "lib" / "llvm" / "amdgcn" / "bitcode").is_dir(),
+        has_host_math=(root / "lib" / "host-math").is_dir(),
+        has_sysdeps=(root / "lib" / "rocm_sysdeps").is_dir(),
     )
 
 
 def _read_facts(target: Interpreter, env: Mapping[str, str], libraries: Sequence[str] = ()) -> _SdkFacts:
-    """Return what an interpreter's ``rocm_sdk`` answers to the query."""
-    output = _answer(target, env, "-c", read_toml(QUERIES)["rocm_sdk"], *libraries)
+    """Return what an interpreter's ``rocm_sdk`` answers to the query in queries.toml."""
+    output = _run_python(target, env, "-c", read_toml(QUERIES)["rocm_sdk"], *libraries)
     try:
         return _SdkFacts.model_validate_json(output)
     except ValidationError as problem:
         raise RocmError(f"rocm_sdk in {target.prefix} answered {output.strip()!r}.") from problem
 
 
-def _require_facts(
+def _require_matching_sdk(
     facts: _SdkFacts, source: origin.RocmSource, *, sdk: str, family: str, targets: Sequence[str]
 ) -> None:
-    """Refuse a ROCm of another version, layout or family than the one that was installed."""
+    """Fail where an installed ROCm is of another version, layout, family or targets than expected."""
     if facts.version != source.version:
         raise RocmError(f"{sdk} is {facts.version}, not {source.version}.", hint="Use --force.")
     if facts.layout != source.layout:
@@ -322,9 +322,9 @@ def _require_facts(
         )
 
 
-def _folder(target: Interpreter, env: Mapping[str, str], option: str) -> Path:
-    """Return a folder that ``rocm_sdk path`` names."""
-    output = _answer(target, env, "-m", "rocm_sdk", "path", option).strip()
+def _sdk_folder(target: Interpreter, env: Mapping[str, str], option: str) -> Path:
+    """Return the folder that ``rocm_sdk path`` prints for an option; anything else is an error."""
+    output = _run_python(target, env, "-m", "rocm_sdk", "path", option).strip()
     path = Path(output)
     if not output or not path.is_absolute() or not path.is_dir():
         raise RocmError(
@@ -333,8 +333,8 @@ def _folder(target: Interpreter, env: Mapping[str, str], option: str) -> Path:
     return path
 
 
-def _answer(target: Interpreter, env: Mapping[str, str], *arguments: str) -> str:
-    """Return what an interpreter prints."""
+def _run_python(target: Interpreter, env: Mapping[str, str], *arguments: str) -> str:
+    """Return what an environment's Python prints for arguments; failure and silence are errors."""
     try:
         output = process.capture([target.executable, *arguments], env=env).stdout
     except ProcessError as problem:

@@ -15,7 +15,7 @@ from core.errors import MissingInputError, ProcessError
 from core.families import group_families
 from core.run import LOCAL_RUN, records
 from core.wheel import distributions
-from pytorch_build.components import COMPONENTS, needed_first
+from pytorch_build.components import COMPONENTS, components_built_before
 from pytorch_build.context import find_context
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _projects_to_build(packages: Sequence[Requirement], ref: TorchRef, *, gpu: b
         if component.distribution not in distributions_to_install:
             continue
         projects.add(name)
-        projects.update(first for first in needed_first(name, gpu=gpu) if first in ref.components)
+        projects.update(first for first in components_built_before(name, gpu=gpu) if first in ref.components)
     return projects
 
 

@@ -30,7 +30,7 @@ from core.run.plan import (
     Stage,
     matrices,
 )
-from pytorch_build.components import COMPONENTS, with_required
+from pytorch_build.components import COMPONENTS, with_required_components
 from pytorch_build.lock.versions import python_tag
 from rocm_packaging.packages.versions import compute_version
 
@@ -392,7 +392,7 @@ class _JobPlanner:
 
         # They are built against the torch of their own run, and torch requires its run's triton, so that no
         # other one is installed beside it.
-        required_components = with_required(requested_components)
+        required_components = with_required_components(requested_components)
         return [component for component in components if component in required_components]
 
     def _ref(self, name: str, platform: Platform) -> TorchRef:

@@ -30,7 +30,7 @@ from core.run import Platform, RunOutputs, is_record, key_name, records
 from core.run.records import Record
 from core.stores import Store
 from core.wheel.distributions import SIDECAR
-from pytorch_build.lock.versions import without_edits
+from pytorch_build.lock.versions import without_edit_marks
 from pytorch_build.test.record import TestDetails, read_details, read_inputs
 from pytorch_build.test.record_validity import why_impossible, why_incomplete, why_report_differs
 from rocm_packaging.packages.layouts import BOOTSTRAP, host_distribution, is_rocm
@@ -475,7 +475,7 @@ def _is_locked_version(
     """
     if lock is None:
         return True
-    version = without_edits(file.version)
+    version = without_edit_marks(file.version)
     host = host_distribution(file.distribution) or file.distribution
     return version == lock.promised.get(host, version)
 

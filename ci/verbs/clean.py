@@ -258,7 +258,9 @@ def _has_own_commits(repository: Repository) -> bool:
     excluding_arguments = ["--not", "--tags", "--remotes"]
     if repository.commit_of(UPSTREAM_REF):
         excluding_arguments.append(UPSTREAM_REF)
-    authors = repository.out("log", "--format=%ae", "HEAD", "--branches", *excluding_arguments).splitlines()
+    authors = repository.read_output(
+        "log", "--format=%ae", "HEAD", "--branches", *excluding_arguments
+    ).splitlines()
     return any(author != hipify.EMAIL for author in authors)
 
 

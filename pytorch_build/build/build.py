@@ -20,11 +20,11 @@ from core.wheel import distributions, read_metadata
 from pytorch_build.build import machine
 from pytorch_build.build.facts import PLANNED_FROM, TreeFacts, read_tree_facts, tree_facts_from
 from pytorch_build.build.inputs import Dependency, inputs_of
-from pytorch_build.components import COMPONENTS, needed_first
-from pytorch_build.lock.resolve import prebuilt
-from pytorch_build.lock.stored import origins
-from pytorch_build.sdk import find_source, find_version, packages_of
-from pytorch_build.sources.git import Reader
+from pytorch_build.components import COMPONENTS, components_built_before
+from pytorch_build.lock.resolve import locked_prebuilt_project
+from pytorch_build.lock.stored import prepare_origins
+from pytorch_build.sdk import find_rocm_packages, find_rocm_source, find_rocm_version
+from pytorch_build.sources.git import OriginReader
 from pytorch_build.sources.trees import (
     DevelopersTree,
     Tree,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """A build that can begin.
+    """A build whose source tree, ROCm and inputs are known, so that it can begin.
 
     Attributes:
         request: What was asked for.
@@ -64,7 +64,7 @@ class Work:
 
     @property
     def stage(self) -> stage.Stage:
-        """The stage that the build is of its run."""
+        """The step of the run that this build is: its name, artifact group and cell, which its record has."""
         context = self.request.context
         return stage.Stage(
             name=f"build_{self.request.component.name}",
@@ -76,14 +76,15 @@ class Work:
 
 
 def build_wheel(work: Work) -> records.Record | Pending:
-    """Build one wheel into the run's outputs, unless a record says that nothing has changed, or say why."""
+    """Build a wheel and return its record; in a dry run or check, return why it would be built."""
 
     def make_wheels() -> stage.StageResult:
+        """Build the wheels, unless they would replace another torch ref's in the run."""
         # Imported where there is work: most runs find that nothing has changed.
-        from pytorch_build.build.stage import make
+        from pytorch_build.build.stage import build_and_check
 
         refuse_wheel_of_another_ref(work)
-        return make(work)
+        return build_and_check(work)
 
     return stage.perform(work.stage, work.inputs.to_json(), make_wheels, so_far=work.details)
 
@@ -114,7 +115,7 @@ def refuse_wheel_of_another_ref(work: Work) -> None:
 
 
 def find_record(context: Context, python_tag: str, project: str) -> records.Record | None:
-    """Return the record of a wheel that the run has, for this ref, family and Python."""
+    """Return the record of a project's build in the run; None without it or the wheels in it."""
     store = context.common.open_for_reading()
     name = records.record_name(f"build_{project}", context.cell(python_tag))
     record = records.read(store, context.common.outputs, context.artifact_group, name)
@@ -125,8 +126,8 @@ def find_record(context: Context, python_tag: str, project: str) -> records.Reco
     return record
 
 
-def borrow(context: Context, source_context: Context, python_tag: str, project: str) -> None:
-    """Put another run's wheels of a project into this one, with a record that says whose they are."""
+def copy_wheels_from_run(context: Context, source_context: Context, python_tag: str, project: str) -> None:
+    """Copy another run's wheels of a project into this run, with a record that names the other run."""
     record = find_record(source_context, python_tag, project)
     if record is None:
         raise missing_wheel_error(source_context, python_tag, project)
@@ -147,8 +148,8 @@ def borrow(context: Context, source_context: Context, python_tag: str, project: 
     records.write(store, common.outputs, group, borrowed_record)
 
 
-def wheel_of_run(context: Context, target: Interpreter, project: str) -> Dependency | None:
-    """Return the run's wheel of a component, fetched; None where the run has none."""
+def fetch_wheel_of_run(context: Context, target: Interpreter, project: str) -> Dependency | None:
+    """Fetch the run's wheel of a component and return it as a dependency; None where the run has none."""
     record = find_record(context, target.tag, project)
     if record is None:
         return None
@@ -172,7 +173,8 @@ def missing_wheel_error(context: Context, python_tag: str, project: str) -> Miss
     return MissingInputError(
         f"Run {context.common.run_id} has no {COMPONENTS[project].distribution} wheel of {context.ref.name} "
         f"for {context.gpu_family} and Python {python}.",
-        hint=f"Build it first: nox -s build_{project}{option_of_python(python)} -- {context.words}",
+        hint=f"Build it first: nox -s build_{project}{option_of_python(python)} "
+        f"-- {context.options_for_hints}",
     )
 
 
@@ -185,7 +187,7 @@ class Assumptions:
 
 
 def find_work(request: BuildRequest, assumptions: Assumptions | None = None) -> Work:
-    """Return a build that can begin: what was asked for, with what it is made of.
+    """Look up the source tree, ROCm and dependencies of a requested build, and return them with its inputs.
 
     Args:
         request: What was asked for.
@@ -209,17 +211,17 @@ def find_work(request: BuildRequest, assumptions: Assumptions | None = None) -> 
 
 
 def find_dependencies(request: BuildRequest, assumptions: Assumptions | None = None) -> Iterator[Dependency]:
-    """Yield what is installed before a build, in that order.
+    """Yield the wheels and requirements that are installed before a build, in that order.
 
     A dry run assumes what the run lacks, in the version that the lock promises.
     """
     context = request.context
     component = request.component
-    for name in needed_first(component.name, gpu=context.gpu):
+    for name in components_built_before(component.name, gpu=context.gpu):
         dependency = _prebuilt_dependency(request, name)
         # Another platform's run is not looked into: its wheels may be large, and far away.
         if dependency is None and request.is_for_this_platform:
-            dependency = wheel_of_run(context, request.target, name)
+            dependency = fetch_wheel_of_run(context, request.target, name)
         if dependency is not None:
             yield dependency
             continue
@@ -252,25 +254,25 @@ def find_dependencies(request: BuildRequest, assumptions: Assumptions | None = N
 
 
 def find_tree_facts(request: BuildRequest, tree: Tree) -> TreeFacts:
-    """Return what a build's tree says of its build, without checking it out or copying it."""
+    """Return what a source tree's files say of how it is built, without checking it out or copying it."""
     if isinstance(tree, DevelopersTree):
         return read_tree_facts(tree.copy.source)
 
     context = request.context
     locked = tree.locked
-    reader = Reader(
+    reader = OriginReader(
         cache=context.common.cache / "refs",
-        origins=origins(context.common, context.ref, request.mirrors),
+        origins=prepare_origins(context.common, context.ref, request.mirrors),
     )
     return tree_facts_from(
-        reader.texts(locked.origin, locked.commit, PLANNED_FROM),
+        reader.read_texts(locked.origin, locked.commit, PLANNED_FROM),
         tree=PurePosixPath(locked.origin),
         git_suffix=lambda: f"+git{locked.commit[:8]}",
     )
 
 
 def _find_tree(request: BuildRequest) -> Tree:
-    """Return the tree that is built: a developer's own, or the managed one. Nothing is checked out yet."""
+    """Return the source tree to build: a developer's own, or the managed one, not yet checked out."""
     own_tree = request.own_tree
     if own_tree is None:
         return managed_tree(request)
@@ -286,19 +288,19 @@ def _find_tree(request: BuildRequest) -> Tree:
 
 
 def _find_rocm(request: BuildRequest, assumptions: Assumptions | None) -> RocmSource:
-    """Return where ROCm comes from; assume today's packages where they cannot be looked at."""
+    """Return the ROCm to build against and its packages; a dry run assumes what it cannot look up."""
     context = request.context
     options = request.rocm
     needs_lock = request.own_tree is None
-    version = request.lock.rocm_version if needs_lock else find_version(context, options)
+    version = request.lock.rocm_version if needs_lock else find_rocm_version(context, options)
     if assumptions is None:
-        return find_source(context, options, version)
+        return find_rocm_source(context, options, version)
 
-    packages = packages_of(context, options)
+    packages = find_rocm_packages(context, options)
     is_remote = bool(packages.index_urls) or any("://" in link for link in packages.find_links)
     if request.is_for_this_platform or not is_remote:
         try:
-            return find_source(context, options, version)
+            return find_rocm_source(context, options, version)
         except (MissingInputError, ServiceError) as problem:
             # Without ROCm or a network there is a plan all the same.
             assumptions.blockers.append(problem)
@@ -316,11 +318,11 @@ def _find_rocm(request: BuildRequest, assumptions: Assumptions | None) -> RocmSo
 
 
 def _prebuilt_dependency(request: BuildRequest, name: str) -> Dependency | None:
-    """Return a component that the torch ref takes as it is, in the version that the requirement pins."""
+    """Return the requirement by which a ref installs a component that it does not build; else None."""
     source = request.context.ref.projects.get(name)
     if source is None or not source.prebuilt:
         return None
-    pinned_version = prebuilt(name, source.prebuilt).base_version
+    pinned_version = locked_prebuilt_project(name, source.prebuilt).base_version
     return Dependency(
         project=name,
         requirement=source.prebuilt,

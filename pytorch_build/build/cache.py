@@ -61,16 +61,16 @@ class CompilerCache:
 
     @property
     def storage(self) -> str:
-        """Where its entries lie, for people and records."""
+        """Where the cache's entries are stored, in words."""
         return self.store or "the machine's own settings"
 
     @property
     def access(self) -> str:
-        """What a build may do there, for people and records."""
+        """Whether a build may only read the cache's entries, or write some, too, in words."""
         return "read-only" if self.read_only else "read-write"
 
 
-def require_store(kind: str, store: str) -> None:
+def require_usable_store(kind: str, store: str) -> None:
     """Refuse a --compiler-cache-store that the cache cannot use."""
     if kind == "ccache":
         raise UsageError(
@@ -92,7 +92,7 @@ def cache_of_run(
     origin: Origin,
     buckets: RunBuckets,
 ) -> CompilerCache:
-    """Return the cache as a run may use it: with its release type's entries, and read-only for forks.
+    """Return a cache's settings for one run: the folder of its release type, and read-only for forks.
 
     What a fork compiles reaches nothing else. It reads what the main repository's runs stored.
     """
@@ -128,7 +128,7 @@ def launcher_env(
     *,
     platform: str,
     rocm_version: str,
-    by_cmake: bool,
+    compiles_by_cmake: bool,
     base_env: Mapping[str, str],
 ) -> Mapping[str, str]:
     """Return the variables that send a build's compilations through the cache."""
@@ -137,7 +137,7 @@ def launcher_env(
 
     program = str(cache.program)
     env: dict[str, str] = {}
-    if by_cmake or platform == "windows":
+    if compiles_by_cmake or platform == "windows":
         env["CMAKE_C_COMPILER_LAUNCHER"] = program
         env["CMAKE_CXX_COMPILER_LAUNCHER"] = program
     else:
@@ -157,7 +157,7 @@ def launcher_env(
 
 
 def ccache_env(cache: CompilerCache, *, log: str, base_dir: str, env: Mapping[str, str]) -> dict[str, str]:
-    """Return a command's whole environment with which its compilers go through ccache.
+    """Return a command's environment variables, completed so that its compilers go through ccache.
 
     Args:
         cache: The cache.
@@ -181,11 +181,11 @@ def ccache_env(cache: CompilerCache, *, log: str, base_dir: str, env: Mapping[st
 def server_env(
     cache: CompilerCache, *, address: Mapping[str, str], base_env: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the environment of a build's sccache server, but for what a bucket's service takes."""
+    """Return the variables that a build's sccache server starts with, but for endpoint and credentials."""
     env = allowed(base_env, program="compiler cache")
     if cache.store is not None:
         bucket, _slash, folder = cache.store.removeprefix(_S3).partition("/")
-        env = _without_storage(env)
+        env = _without_storage_settings(env)
         env["SCCACHE_BUCKET"] = bucket
         env["SCCACHE_S3_KEY_PREFIX"] = folder
     if cache.read_only:
@@ -202,9 +202,9 @@ def server_env(
 
 
 def client_env(cache: CompilerCache, *, address: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
-    """Return a command's whole environment with which its compilers find the build's sccache server."""
+    """Return a command's environment variables, completed so that its compilers use the sccache server."""
     variables = {
-        **_without_storage(env),
+        **_without_storage_settings(env),
         **address,
         "SCCACHE_IDLE_TIMEOUT": _IDLE_SECONDS,
         # A server that is gone fails no compilation: the next client starts one, which caches locally.
@@ -215,8 +215,8 @@ def client_env(cache: CompilerCache, *, address: Mapping[str, str], env: Mapping
     return variables
 
 
-def _without_storage(env: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without the user's settings of a storage."""
+def _without_storage_settings(env: Mapping[str, str]) -> dict[str, str]:
+    """Return environment variables without the user's settings of where sccache stores entries."""
     variables = {
         name: value
         for name, value in env.items()
@@ -240,7 +240,7 @@ _CCACHE_COUNTER = re.compile(r"[a-z]+(_[a-z0-9]+)+")
 
 @dataclass(frozen=True, kw_only=True)
 class CacheStatistics:
-    """How often a compiler cache did what.
+    """Counts of a compiler cache's hits, misses and failures in one build.
 
     Attributes:
         hits: Compilations whose object was in the cache.
@@ -258,31 +258,31 @@ class CacheStatistics:
 
     @property
     def hit_rate(self) -> float:
-        """The part of hits, 0 to 1."""
+        """The share of hits among hits and misses, 0 to 1."""
         return self.hits / max(self.hits + self.misses, 1)
 
 
 def read_sccache_statistics(output: str, *, read_only: bool = False) -> CacheStatistics:
-    """Return what sccache's output says (seen with 0.16): ``--show-stats --stats-format json``.
+    """Return the statistics in sccache's JSON output (``--show-stats --stats-format json`` of 0.16).
 
     One that may only read always fails to write, which is no error.
     """
     statistics = json_object(output, where="The statistics of sccache").get("stats")
-    misses = _count_of_sccache(statistics, "cache_misses")
-    writes = _count_of_sccache(statistics, "cache_writes")
-    write_errors = _count_of_sccache(statistics, "cache_write_errors")
-    errors = _count_of_sccache(statistics, "cache_errors", "cache_timeouts", "cache_read_errors")
+    misses = _sum_of_counters(statistics, "cache_misses")
+    writes = _sum_of_counters(statistics, "cache_writes")
+    write_errors = _sum_of_counters(statistics, "cache_write_errors")
+    errors = _sum_of_counters(statistics, "cache_errors", "cache_timeouts", "cache_read_errors")
     return CacheStatistics(
-        hits=_count_of_sccache(statistics, "cache_hits"),
+        hits=_sum_of_counters(statistics, "cache_hits"),
         misses=misses,
-        uncacheable=_count_of_sccache(statistics, *_SCCACHE_UNCACHEABLE),
+        uncacheable=_sum_of_counters(statistics, *_SCCACHE_UNCACHEABLE),
         errors=errors if read_only else errors + write_errors,
         unwritten=misses - writes - write_errors,
     )
 
 
-def _count_of_sccache(statistics: Any, *names: str) -> int:  # noqa: ANN401 - what JSON holds
-    """Return the sum of counters, and of their languages. Device passes are languages of their own."""
+def _sum_of_counters(statistics: Any, *names: str) -> int:  # noqa: ANN401 - what JSON holds
+    """Return the sum of some counters in sccache's statistics, over all languages, device passes too."""
     total = 0
     for name in names:
         try:
@@ -297,7 +297,7 @@ def _count_of_sccache(statistics: Any, *names: str) -> int:  # noqa: ANN401 - wh
 
 
 def read_ccache_statistics(log: str) -> CacheStatistics:
-    """Return what ccache's log says (seen with 4.7).
+    """Return the statistics in a log of ccache (``CCACHE_STATSLOG`` of 4.7).
 
     A comment names the file of each call, and lines below it the counters that went up by one.
     """

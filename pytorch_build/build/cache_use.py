@@ -57,26 +57,26 @@ ANSWER_SECONDS = 10
 
 
 class CacheUse(ABC):
-    """A compiler cache while a build goes through it."""
+    """A compiler cache in use by one running build."""
 
     def __init__(self, cache: CompilerCache) -> None:
         self.cache = cache
 
     @property
-    def loss(self) -> str | None:
-        """Why the cache was given up during the build; None where it was not."""
+    def failure_reason(self) -> str | None:
+        """Why the cache stopped working during the build; None where it did not."""
         return None
 
     @abstractmethod
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Return a command's environment with what leads its compilers to the cache."""
+        """Return a command's environment variables, completed so that its compilers use the cache."""
 
     @abstractmethod
     def statistics(self) -> CacheStatistics:
-        """Return what the cache did so far."""
+        """Return the cache's hits, misses and failures so far."""
 
-    def details(self) -> Mapping[str, Any] | None:
-        """Report what the cache did, and return it for the record; None where it does not say."""
+    def report_statistics(self) -> Mapping[str, Any] | None:
+        """Print hits and misses, and return them as data for the record; None where they cannot be read."""
         cache = self.cache
         try:
             statistics = self.statistics()
@@ -89,7 +89,7 @@ class CacheUse(ABC):
             f"{cache.kind}: {statistics.hits} hits, {statistics.misses} misses "
             f"({statistics.hit_rate:.0%}) in {cache.storage}, {cache.access}"
         )
-        if statistics.errors and self.loss is None:
+        if statistics.errors and self.failure_reason is None:
             console.warn(
                 f"{cache.kind} failed {statistics.errors} times to read or store an entry in {cache.storage};"
                 " what it failed on was compiled, so the wheel is complete."
@@ -103,7 +103,7 @@ class CacheUse(ABC):
             "hit_rate": round(statistics.hit_rate, 4),
             "storage": cache.storage,
             "access": cache.access,
-            "lost": self.loss or "",
+            "lost": self.failure_reason or "",
         }
 
 
@@ -116,6 +116,7 @@ class _CcacheUse(CacheUse):
         self._log = log
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return a command's environment variables, completed so that its compilers use ccache."""
         return ccache_env(
             self.cache,
             log=str(self._log),
@@ -124,6 +125,7 @@ class _CcacheUse(CacheUse):
         )
 
     def statistics(self) -> CacheStatistics:
+        """Return the statistics in ccache's log; zeros where nothing was compiled."""
         if not self._log.is_file():
             # Without a single compilation there is no log.
             return CacheStatistics()
@@ -160,12 +162,14 @@ class _SccacheUse(CacheUse):
         self._storage_watcher.start()
 
     @property
-    def loss(self) -> str | None:
+    def failure_reason(self) -> str | None:
+        """Why the server was stopped during the build; None where it was not."""
         if self._last_statistics is None:
             return None
         return "its storage stopped answering during the build"
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return a command's environment variables, completed so that its compilers use the server."""
         return client_env(
             self.cache,
             address=self._address,
@@ -173,7 +177,7 @@ class _SccacheUse(CacheUse):
         )
 
     def statistics(self) -> CacheStatistics:
-        """Return what was done for the build so far, once all entries are stored."""
+        """Return the server's statistics once all entries are stored, or after waiting some time for that."""
         end = time.monotonic() + _STORE_SECONDS
         while self._last_statistics is None:
             statistics = self._read_statistics()
@@ -183,7 +187,7 @@ class _SccacheUse(CacheUse):
         return self._last_statistics
 
     def stop(self) -> None:
-        """Stop the server, and what watches its storage."""
+        """Stop the server, and the thread that watches its storage."""
         self._build_has_ended.set()
         self._storage_watcher.join()
         self._server.kill()
@@ -224,7 +228,7 @@ class _SccacheUse(CacheUse):
         end = time.monotonic() + _START_SECONDS
         while not _is_listening(self._address):
             if server.wait(0.02) is not None:
-                raise ProcessError(_reason_in(log.read_text(encoding="utf-8", errors="replace")))
+                raise ProcessError(_start_failure_in(log.read_text(encoding="utf-8", errors="replace")))
             if time.monotonic() > end:
                 server.kill()
                 raise ProcessError(f"it did not start within {_START_SECONDS:.0f} s.")
@@ -259,7 +263,7 @@ class _SccacheUse(CacheUse):
         self._server.kill()
 
     def _read_statistics(self) -> CacheStatistics:
-        """Return what the server says that it did."""
+        """Return the statistics that the server reports now."""
         env = self.environment(allowed(self._base_env))
         command = (Path(self.cache.program), "--show-stats", "--stats-format", "json")
         output = process.capture(command, env=env, timeout=10.0).stdout
@@ -270,7 +274,7 @@ class _SccacheUse(CacheUse):
 def use_cache(
     cache: CompilerCache, *, base_dirs: Sequence[Path], base_env: Mapping[str, str]
 ) -> Iterator[CacheUse | None]:
-    """Make a cache ready for the block; None where it does not start, which is a warning and no error.
+    """Start a compiler cache for the block and give it; None, with a warning, where it does not start.
 
     Args:
         cache: The cache, as the run may use it.
@@ -313,7 +317,7 @@ def use_cache(
 
 
 def _new_address(folder: Path) -> Mapping[str, str]:
-    """Return where a server will listen: a socket that only this user can open, else a free port."""
+    """Return the sccache variable with a new server's address: a private socket, else a free port."""
     if os.name == "posix":
         return {"SCCACHE_SERVER_UDS": str(folder / "socket")}
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -321,6 +325,7 @@ def _new_address(folder: Path) -> Mapping[str, str]:
 
 
 def _is_listening(address: Mapping[str, str]) -> bool:
+    """Return whether an sccache server accepts connections at its address."""
     path = address.get("SCCACHE_SERVER_UDS")
     with suppress(OSError):
         if path is None:
@@ -332,8 +337,8 @@ def _is_listening(address: Mapping[str, str]) -> bool:
     return False
 
 
-def _reason_in(server_log: str) -> str:
-    """Return why a server did not start, by its last words."""
+def _start_failure_in(server_log: str) -> str:
+    """Return why an sccache server did not start: the last error in its log."""
     for pattern in (r"Source:\s+(\S.*)", r"sccache: error: (.*)", r"(\S.*)\s*\Z"):
         match = re.search(pattern, server_log)
         if match is not None:
@@ -347,7 +352,7 @@ _RENEWED_BY_SCCACHE = ("assume-role-with-web-identity", "iam-role")
 
 @dataclass(frozen=True, kw_only=True)
 class BucketAccess:
-    """How a server reaches its bucket.
+    """What an sccache server needs to reach its bucket: endpoint, environment and credentials.
 
     Attributes:
         endpoint: The service's address.
@@ -363,7 +368,7 @@ class BucketAccess:
 
 
 def bucket_access(env: Mapping[str, str], *, credentials_file: Path) -> BucketAccess:
-    """Return how a server reaches the bucket that its environment names; its own settings go first."""
+    """Return what an sccache server needs to reach the bucket that is named in its variables."""
     connection = shared_connection()
     variables = {**_service_variables(connection), **env}
     credentials: str | None = None
@@ -401,7 +406,7 @@ def does_answer(endpoint: str, *, seconds: int) -> bool:
 
 
 def _service_variables(connection: Connection) -> Mapping[str, str]:
-    """Return the region, and the address of a service that is not Amazon's own."""
+    """Return sccache's variables for a bucket's region, and for an endpoint other than Amazon's."""
     variables = {"SCCACHE_REGION": connection.client.meta.region_name or "us-east-1"}
     if not connection.is_amazon:
         variables["SCCACHE_ENDPOINT"] = connection.endpoint
@@ -410,7 +415,7 @@ def _service_variables(connection: Connection) -> Mapping[str, str]:
 
 
 def _credentials_text(bucket: str) -> str | None:
-    """Return the text of a credentials file; None where sccache finds credentials by itself."""
+    """Return the text of an AWS credentials file; None where sccache finds credentials by itself."""
     with explained(f"s3://{bucket}"):
         credentials = boto3.session.Session().get_credentials()
         if credentials is None or credentials.method in _RENEWED_BY_SCCACHE:

@@ -56,7 +56,7 @@ class Compiler:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The flags that it needs."""
+        """The flags that builds with this compiler need besides the user's own."""
         for kind, since, flags in _NEEDED_FLAGS:
             is_new_enough = not self.version or Version(self.version) >= Version(since)
             if kind == self.kind and is_new_enough:
@@ -82,7 +82,7 @@ def identify_compiler(path: str, output: str) -> Compiler:
 
 
 def compiler_commands(platform: Platform, env: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the compilers' commands, by variable: as it says, else the first usual one that is there."""
+    """Return the commands of CC and CXX by variable: the variable's value, else the first usual compiler."""
     path = platform.find_variable(env, "PATH")
     commands: dict[str, list[str]] = {}
     for variable, names in _USUAL_COMPILERS[platform.name].items():
@@ -95,7 +95,7 @@ def compiler_commands(platform: Platform, env: Mapping[str, str]) -> dict[str, l
 
 
 def find_compilers(platform: Platform, env: Mapping[str, str]) -> dict[str, Compiler]:
-    """Return the compilers for C and C++ in an environment, by variable, without those that are not there."""
+    """Return the C and C++ compilers that exist on this machine, by the variable that names each."""
     path = platform.find_variable(env, "PATH")
     compilers: dict[str, Compiler] = {}
     for variable, (name, *arguments) in compiler_commands(platform, env).items():

@@ -24,7 +24,7 @@ _DIGEST_LETTERS = 64
 
 
 class Container(Dated):
-    """Content of container.toml: which image, and what of the machine it sees."""
+    """Content of container.toml: the image that sessions run in, and which variables and caches it gets."""
 
     image: str
     tool_python: str
@@ -36,6 +36,7 @@ class Container(Dated):
     @field_validator("image")
     @classmethod
     def _has_digest(cls, image: str) -> str:
+        """Return an image's name; one without a digest is an error."""
         _name, _separator, digest = image.partition("@sha256:")
         if len(digest) != _DIGEST_LETTERS:
             raise ValueError(f"{image!r} names no digest (NAME@sha256:…), so it could change")
@@ -70,7 +71,7 @@ class ContainerSession:
     arguments: tuple[str, ...]
     root: Path
     user: tuple[int, int] = field(default_factory=_user_and_group)
-    present: frozenset[str] = field(default_factory=lambda: frozenset(environment()))
+    machine_variables: frozenset[str] = field(default_factory=lambda: frozenset(environment()))
 
     def keeps_user(self, engine: Engine) -> bool:
         """Return whether the engine must be told to keep the user: podman without root maps it to root."""
@@ -79,11 +80,13 @@ class ContainerSession:
 
 
 def session_command(engine: Engine, session: ContainerSession) -> tuple[str, ...]:
-    """Return the command: the checkout and the mounts lie where they lie on the machine."""
+    """Return the podman or docker command that runs a session in a container, the checkout mounted."""
     container = load_container()
     cache = session.root / CACHE
     cache_variables = {variable: str(cache / folder) for variable, folder in sorted(container.caches.items())}
-    command = engine_command(engine, session, cache_variables, session.present.intersection(container.passed))
+    command = engine_command(
+        engine, session, cache_variables, session.machine_variables.intersection(container.passed)
+    )
 
     tag = f"cp{session.python.replace('.', '')}"
     script = f'export PATH="{container.python_bin.replace("{tag}", tag)}:$PATH"\n{container.script}'
@@ -105,16 +108,16 @@ def engine_command(
     engine: Engine,
     session: ContainerSession,
     variables: Mapping[str, str],
-    handed_on: Iterable[str],
+    passed_variables: Iterable[str],
     *options: str,
 ) -> list[str]:
-    """Return the command up to the image.
+    """Return the first part of a container's command, before the image: user, mounts and variables.
 
     Args:
         engine: The program.
         session: What runs inside.
         variables: The variables that are set inside.
-        handed_on: The names of the machine's variables that hold inside, too, and whose values are not shown.
+        passed_variables: Names of the machine's variables that hold inside, too; values are not shown.
         options: More options of the engine.
     """
     user_number, group_number = session.user
@@ -123,17 +126,17 @@ def engine_command(
         command += ["--userns", "keep-id"]
     command += ["--user", f"{user_number}:{group_number}"]
 
-    for path in (session.root, *_paths_outside(session.arguments, session.root)):
+    for path in (session.root, *_paths_to_mount(session.arguments, session.root)):
         command += ["--mount", f"type=bind,source={path},target={path}"]
     for name, value in variables.items():
         command += ["--env", f"{name}={value}"]
-    for name in sorted(handed_on):
+    for name in sorted(passed_variables):
         command += ["--env", name]
     return command
 
 
 def parser_of_options_outside() -> argparse.ArgumentParser:
-    """Return a parser for the arguments that stay outside; a verb adds its own to the machine's Python."""
+    """Return a parser of the options that only the session outside of the container reads."""
     parser = argparse.ArgumentParser(
         add_help=False,
         allow_abbrev=False,
@@ -143,14 +146,14 @@ def parser_of_options_outside() -> argparse.ArgumentParser:
 
 
 def arguments_inside(arguments: Sequence[str], outside_parser: argparse.ArgumentParser) -> tuple[str, ...]:
-    """Return the arguments of the session inside: a front door's without those that stay outside."""
+    """Return a session's arguments without the options that only the session outside reads."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     _options_outside, other_arguments = outside_parser.parse_known_args(arguments[:end])
     return (*other_arguments, *arguments[end:])
 
 
-def _paths_outside(arguments: Sequence[str], root: Path) -> tuple[Path, ...]:
-    """Return what arguments name of the machine outside of the checkout, each path once."""
+def _paths_to_mount(arguments: Sequence[str], root: Path) -> tuple[Path, ...]:
+    """Return the existing paths outside of the checkout that arguments name, each once."""
     named_paths: set[Path] = set()
     for argument in arguments:
         if "://" not in argument:

@@ -83,7 +83,7 @@ def print_plan(description: Mapping[str, Any]) -> None:
     for sentence in description["notes"]:
         console.say(f"note: {sentence}")
 
-    _print_environment(description)
+    _print_installs(description)
     _print_variables(description["env"], description["env_from"])
     console.say("\nin the tree")
     for overlay in description["file_drops"]:
@@ -100,7 +100,7 @@ def print_plan(description: Mapping[str, Any]) -> None:
 
 
 def _environment_calls(work: Work) -> Sequence[InstallerCall]:
-    """Return the calls that would make the environment, without a look at ROCm's files."""
+    """Return the installer's calls that would fill the build environment, without asking ROCm anything."""
     request = work.request
     rocm = None
     if work.rocm is not None:
@@ -120,6 +120,7 @@ def _environment_calls(work: Work) -> Sequence[InstallerCall]:
 
 
 def _describe_command(command: Command) -> dict[str, Any]:
+    """Return a command's arguments and folder as plain data."""
     return {
         "argv": list(command.argv),
         "cwd": str(command.cwd),
@@ -127,6 +128,7 @@ def _describe_command(command: Command) -> dict[str, Any]:
 
 
 def _describe_install(call: InstallerCall) -> dict[str, Any]:
+    """Return an installer's call as plain data: requirements, files, variables and package sources."""
     sources: list[str] = []
     if call.sources:
         if call.sources.index_url:
@@ -142,6 +144,7 @@ def _describe_install(call: InstallerCall) -> dict[str, Any]:
 
 
 def _describe_overlay(overlay: Overlay) -> dict[str, str]:
+    """Return the fields of a file that is put into the tree as texts, without the empty ones."""
     return {name: str(value) for name, value in asdict(overlay).items() if value}
 
 
@@ -151,7 +154,7 @@ def _origin_of_variable(
     facts: BuildFacts,
     plan: BuildPlan,
 ) -> str:
-    """Return who sets a variable of the commands."""
+    """Return in words who sets a variable of the build's commands: the user, the refs data or the plan."""
     user_value = facts.user_env.get(name)
     planned_value = plan.env.get(name)
     # A variable that the plan leaves as it is comes from the user, if it may reach builds at all.
@@ -165,7 +168,7 @@ def _origin_of_variable(
 
 
 def _later_steps(inputs: BuildInputs, facts: BuildFacts) -> Iterator[str]:
-    """Yield what is done once upstream's commands have ended."""
+    """Yield in words what follows upstream's build commands: search paths, split, import, checks."""
     is_linux = not facts.platform.windows
     if is_linux:
         yield "set the search paths (RPATH) of every ELF file of the wheel"
@@ -178,7 +181,8 @@ def _later_steps(inputs: BuildInputs, facts: BuildFacts) -> Iterator[str]:
     yield "put the wheel and its record among the run's outputs"
 
 
-def _print_environment(description: Mapping[str, Any]) -> None:
+def _print_installs(description: Mapping[str, Any]) -> None:
+    """Print what would be installed into the build environment and uninstalled from it, in order."""
     console.say("\nenvironment, in this order")
     for call in description["environment"]:
         console.say(f"  install {' '.join((*call['requirements'], *call['files']))}")

@@ -55,7 +55,7 @@ def execute(
     log: Path,
     cache: CacheUse | None = None,
 ) -> Path:
-    """Run a plan's commands and return the one wheel that they leave.
+    """Run a build plan's commands in the source tree, and return the one wheel that they leave.
 
     Args:
         plan: What to do.
@@ -80,7 +80,7 @@ def execute(
 
     with ExitStack() as stack:
         for overlay in plan.overlays:
-            stack.enter_context(_overlaid(overlay, tree))
+            stack.enter_context(_apply_overlay(overlay, tree))
         for command in plan.commands:
             process.run(
                 command.argv,
@@ -113,8 +113,8 @@ def find_wheel(plan: BuildPlan) -> Path:
 
 
 @contextmanager
-def _overlaid(overlay: Overlay, tree: Path) -> Iterator[None]:
-    """Put a file into the tree while the block runs."""
+def _apply_overlay(overlay: Overlay, tree: Path) -> Iterator[None]:
+    """Put a file into the source tree for the block, and restore what was in its place."""
     path = tree / overlay.path
     content_before = path.read_bytes() if path.is_file() else None
     path.parent.mkdir(
@@ -138,7 +138,7 @@ def _overlaid(overlay: Overlay, tree: Path) -> Iterator[None]:
 
 
 def _prepare_build_folder(plan: BuildPlan, tree: Path) -> Path:
-    """Return the build folder, with what this configuration has built before: CMake keeps settings there."""
+    """Swap in the build folder that a plan's configuration used before, if any, and return its path."""
     # It lies beside `dist`: up to triton 3.3 both are in python/.
     build_folder = Path(plan.wheel_dir).parent / "build"
     previous_configuration = _configuration_of(build_folder)
@@ -163,7 +163,7 @@ def _prepare_build_folder(plan: BuildPlan, tree: Path) -> Path:
 
 
 def _folder_aside(tree: Path, configuration: str) -> Path:
-    """Return where the build folder of a configuration is put meanwhile.
+    """Return where the build folder of a configuration is kept while another configuration is built.
 
     It is named by the tree: CMake's folders hold its path, and developers' trees share what is beside them.
     """
@@ -171,7 +171,7 @@ def _folder_aside(tree: Path, configuration: str) -> Path:
 
 
 def _configuration_of(build_folder: Path) -> str | None:
-    """Return the configuration that a build folder was made with; None where another tool made it."""
+    """Return the configuration digest in a build folder's marker file; None where it has no marker."""
     marker = build_folder / CONFIGURATION_MARKER
     if not marker.is_file():
         return None
@@ -179,6 +179,7 @@ def _configuration_of(build_folder: Path) -> str | None:
 
 
 def _remove(path: Path) -> None:
+    """Remove a file, a link or a folder; one that does not exist is no error."""
     if path.is_dir() and not path.is_symlink():
         files.remove_folder(path)
     else:
@@ -195,7 +196,7 @@ def install_requirements(
     locked: installer.InstallerCall | None,
     cache_dir: Path | None,
 ) -> None:
-    """Install the project's own requirements, beyond the locked ones."""
+    """Uninstall older wheels of a project, then install what its own files require, locked ones last."""
     # An older wheel of the project goes. What is not installed is not an error to uv.
     names = dict.fromkeys((*plan.uninstall, plan.distribution))
     process.capture(
@@ -218,7 +219,7 @@ def install_requirements(
 
 
 def check_import(target: Interpreter, expectation: Expectation, wheel: Path, cache_dir: Path | None) -> None:
-    """Install the wheel where it was built, and import it."""
+    """Install the wheel into the environment that it was built in, and fail unless it imports there."""
     # With what it requires of third parties; torch, triton and ROCm are there, and satisfy it.
     call = installer.InstallerCall(requirements=(str(wheel),))
     installer.install(target, call, cache_dir=cache_dir)
@@ -228,8 +229,10 @@ def check_import(target: Interpreter, expectation: Expectation, wheel: Path, cac
     console.echo(f"{wheel.name} imports")
 
 
-def check_bare_import(target: Interpreter, expectation: Expectation, wheel: Path, *, preloads: bool) -> None:
-    """Import an installed wheel without ROCm's development tree, and without torch's preloads.
+def check_bare_import(
+    target: Interpreter, expectation: Expectation, wheel: Path, *, keeps_preloads: bool
+) -> None:
+    """Fail unless a wheel imports without ROCm's development tree, and without preloaded libraries.
 
     Both hide search paths that lead nowhere. The environment is copied with hard links, in about a second.
     """
@@ -238,11 +241,11 @@ def check_bare_import(target: Interpreter, expectation: Expectation, wheel: Path
         copied_prefix = folder / prefix.name
         without_development_tree = shutil.ignore_patterns(f"{payload_folder('devel')}*", "rocm_sdk_devel*")
         shutil.copytree(
-            prefix, copied_prefix, symlinks=True, ignore=without_development_tree, copy_function=_link
+            prefix, copied_prefix, symlinks=True, ignore=without_development_tree, copy_function=_link_or_copy
         )
 
         preloader = copied_prefix / target.purelib.relative_to(prefix) / ROCM_INIT
-        if preloader.is_file() and not preloads:
+        if preloader.is_file() and not keeps_preloads:
             files.write_text(preloader, "def initialize():\n    pass\n")
 
         python = copied_prefix / target.scripts.relative_to(prefix) / target.executable.name
@@ -257,7 +260,7 @@ def check_bare_import(target: Interpreter, expectation: Expectation, wheel: Path
     console.echo(f"{wheel.name} imports beside ROCm's run-time packages")
 
 
-def _link(source: str, target: str) -> str:
+def _link_or_copy(source: str, target: str) -> str:
     """Link a file; copy it where the file system has no hard links."""
     try:
         os.link(source, target)
@@ -269,7 +272,7 @@ def _link(source: str, target: str) -> str:
 def _require_import(
     expectation: Expectation, wheel: Path, python: Path, *, folder: Path, circumstances: str = ""
 ) -> None:
-    """Fail unless a Python imports an installed wheel.
+    """Fail unless an environment's Python imports an installed wheel in its version.
 
     Args:
         expectation: What the wheel must be.
@@ -284,7 +287,7 @@ def _require_import(
         env=process.handed_on(LD_LIBRARY_PATH=None),
         check=False,
     )
-    problems = read_report(completed.returncode, completed.stdout, completed.stderr)
+    problems = read_import_report(completed.returncode, completed.stdout, completed.stderr)
     if problems:
         error = BuildError(
             f"{wheel.name} cannot be imported{circumstances}:\n" + "\n".join(problems),
@@ -307,8 +310,8 @@ def import_command(python: Path, distribution: str, version: str) -> tuple[str, 
     return tuple(command)
 
 
-def read_report(returncode: int, stdout: str, stderr: str) -> tuple[str, ...]:
-    """Return the problems that the script found, one sentence each."""
+def read_import_report(returncode: int, stdout: str, stderr: str) -> tuple[str, ...]:
+    """Return the problems that the import check printed, a sentence each; one if the check crashed."""
     try:
         problems = tuple(json_object(stdout, where="The import check")["problems"])
     except (DataError, KeyError, TypeError):
@@ -336,7 +339,7 @@ _FAILED = re.compile(r"^FAILED: (?:\[code=-?\d+\] )?(\S+)", re.MULTILINE)
 
 @contextmanager
 def record_metrics(details: dict[str, Any], log: Path) -> Iterator[None]:
-    """Add what is known of a build to the details of its record while the block runs, however it ends."""
+    """Add the block's peak memory to a record's details, and where it fails also ninja's progress."""
     try:
         yield
     except BaseException:
@@ -354,7 +357,7 @@ def record_metrics(details: dict[str, Any], log: Path) -> Iterator[None]:
 
 
 def progress_in(output: str) -> dict[str, Any] | None:
-    """Return how far ninja came, from what a build printed; None where it printed nothing of it."""
+    """Return ninja's last step, step count and failed outputs in a build's output; None where it has none."""
     steps = _PROGRESS.findall(output)
     failed = tuple(dict.fromkeys(_FAILED.findall(output)))
     if not steps and not failed:
@@ -370,7 +373,7 @@ def progress_in(output: str) -> dict[str, Any] | None:
 
 
 def _short_path(path: str) -> str:
-    """Return a path without the machine's own folders, bounded in length."""
+    """Return a path's last parts without the folders of this machine, bounded in length."""
     path = path.replace("\\", "/")
     if path.startswith("/") or path[1:3] == ":/":
         path = "/".join(["…", *path.split("/")[-3:]])

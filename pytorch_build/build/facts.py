@@ -48,7 +48,7 @@ PLANNED_FROM = (*_PROJECT_FILES, _BUILD_ENV, _LLVM_HASH)
 
 @dataclass(frozen=True, kw_only=True)
 class TreeFacts:
-    """What a source tree says of its build.
+    """What a source tree's own files say of how it is built.
 
     Attributes:
         files: Which of the files that builds use there are.
@@ -76,7 +76,7 @@ class TreeFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildFacts:
-    """What the planner has to know besides the inputs.
+    """What is known of the machine, the source tree and ROCm when a build is planned, besides its inputs.
 
     Attributes:
         platform: The platform that the wheel is for.
@@ -111,14 +111,14 @@ class BuildFacts:
         return self.platform.find_variable(self.user_env, name)
 
     def extend_path(self, name: str, folder: PurePath) -> str:
-        """Return the user's list of folders in a variable, with another one in front."""
+        """Return the user's value of a PATH-like variable with another folder in front."""
         folders = [str(folder)]
         if user_folders := self.user_env.get(name, ""):
             folders.append(user_folders)
         return self.platform.path_separator.join(folders)
 
     def compiler_flags(self) -> dict[str, str]:
-        """Return the user's flags with what the compiler needs behind them, by variable, on Linux."""
+        """Return CXXFLAGS and CPPFLAGS: the user's, then those that the compiler needs; none on Windows."""
         if self.platform.windows:
             return {}
 
@@ -140,7 +140,7 @@ class BuildFacts:
 
 
 def read_tree_facts(tree: Path) -> TreeFacts:
-    """Return what a source tree on this machine says of its build."""
+    """Return what the files of a source tree on this machine say of how it is built."""
     if not tree.is_dir():
         raise MissingInputError(f"There is no source tree at {tree}.", hint="Fetch it: nox -s checkout.")
 
@@ -164,7 +164,7 @@ def tree_facts_from(
     tree: PurePath,
     git_suffix: Callable[[], str],
 ) -> TreeFacts:
-    """Return what a tree says of its build, from the texts of its files.
+    """Return what the given texts of a source tree's files say of how it is built.
 
     Args:
         texts: Those of the files in `PLANNED_FROM` that there are.
@@ -185,6 +185,7 @@ def tree_facts_from(
 
 
 def _read_build_system(text: str, *, path: PurePath) -> Mapping[str, Any]:
+    """Return the ``build-system`` table of pyproject.toml."""
     table: Mapping[str, Any] = parse_toml(text, where=str(path)).get("build-system", {})
     requires = table.get("requires", [])
     if not isinstance(requires, list) or not all(isinstance(line, str) for line in requires):
@@ -193,6 +194,7 @@ def _read_build_system(text: str, *, path: PurePath) -> Mapping[str, Any]:
 
 
 def _read_build_env(text: str, *, path: PurePath) -> Mapping[str, str]:
+    """Return the environment variables that a tree's build_env.json sets."""
     hint = "Run nox -s checkout again."
     variables = json_object(
         text,
@@ -205,15 +207,15 @@ def _read_build_env(text: str, *, path: PurePath) -> Mapping[str, str]:
 
 
 def _git_suffix(tree: Path) -> str:
-    """Return what triton's setup.py adds: the commit, except on a branch of a release."""
+    """Return what triton's setup.py appends to the version: ``+git`` and the commit, or "" on a release."""
     # setup.py asks the same: in a linked work tree, whose .git is a file, it adds nothing.
     if not (tree / ".git").is_dir():
         return ""
 
     git = Repository(path=tree)
-    if git.out("rev-parse", "--abbrev-ref", "HEAD").startswith("release"):
+    if git.read_output("rev-parse", "--abbrev-ref", "HEAD").startswith("release"):
         return ""
-    return f"+git{git.out('rev-parse', '--short=8', 'HEAD')}"
+    return f"+git{git.read_output('rev-parse', '--short=8', 'HEAD')}"
 
 
 # --- Observed, or assumed ---------------------------------------------------------------------
@@ -237,7 +239,7 @@ def observe_facts(
     cache_use: CacheUse | None,
     max_jobs: int,
 ) -> BuildFacts:
-    """Return the facts of a build whose tree and environment are ready.
+    """Return the facts for planning a real build, read from its finished tree and environment.
 
     Args:
         work: The build.
@@ -275,7 +277,7 @@ def observe_facts(
 
 
 def assume_facts(work: Work, tree_facts: TreeFacts) -> BuildFacts:
-    """Return the facts of a build for which nothing has to be there but its tree's few files.
+    """Return the facts for planning a dry run, which reads a few files of the tree and assumes the rest.
 
     A whole ROCm is assumed, and the parts of the toolchain that builds provide.
     """
@@ -302,7 +304,7 @@ def assume_facts(work: Work, tree_facts: TreeFacts) -> BuildFacts:
         tree=tree,
         python=python,
         tree_facts=tree_facts,
-        rocm=_whole_sdk(work, site_packages),
+        rocm=_assumed_sdk(work, site_packages),
         toolchain_parts=_assumed_toolchain_parts(request, tree_facts),
         torch_version=work.inputs.version_of("torch"),
         compiler_cache=request.compiler_cache,
@@ -333,7 +335,7 @@ def name_assumptions(work: Work, facts: BuildFacts) -> Iterator[str]:
 
 
 def _environment_elsewhere(request: BuildRequest) -> tuple[PurePath, PurePath]:
-    """Return the Python and the site-packages of the session's environment on another platform."""
+    """Return the Python and site-packages that a build's environment has on another platform."""
     series = request.target.series
     checkout = _CHECKOUT_ELSEWHERE[request.platform.name]
     prefix = checkout / ".nox" / f"build_{request.component.name}-{series.replace('.', '-')}"
@@ -342,8 +344,8 @@ def _environment_elsewhere(request: BuildRequest) -> tuple[PurePath, PurePath]:
     return prefix / "bin" / "python", prefix / "lib" / f"python{series}" / "site-packages"
 
 
-def _whole_sdk(work: Work, site_packages: PurePath) -> RocmSdk | None:
-    """Return the facts of a ROCm that lacks nothing; None for CPUs."""
+def _assumed_sdk(work: Work, site_packages: PurePath) -> RocmSdk | None:
+    """Return the facts of a ROCm SDK that is assumed to be complete; None for CPUs."""
     if work.inputs.rocm is None:
         return None
 
@@ -356,12 +358,12 @@ def _whole_sdk(work: Work, site_packages: PurePath) -> RocmSdk | None:
         cmake=root / "lib" / "cmake",
         targets=work.inputs.gpu_targets,
         libraries=frozenset(platform.preloads),
-        sysdeps=not platform.windows,
+        has_sysdeps=not platform.windows,
     )
 
 
 def versions_of_toolchain_parts(request: BuildRequest) -> Mapping[str, str]:
-    """Return the versions of the parts of the toolchain that a build provides, by name."""
+    """Return the pinned versions of libuv and OpenMP that a build has to provide itself, by name."""
     if request.component.required_toolchain_parts is None:
         return {}
     names = request.component.required_toolchain_parts(
@@ -373,7 +375,7 @@ def versions_of_toolchain_parts(request: BuildRequest) -> Mapping[str, str]:
 
 
 def _assumed_toolchain_parts(request: BuildRequest, tree_facts: TreeFacts) -> ToolchainParts:
-    """Return what builds for Windows provide; those on Linux need nothing of it."""
+    """Return where a Windows build's OpenMP, libuv and LLVM would be; nothing for Linux."""
     if not request.platform.windows:
         return ToolchainParts()
 

@@ -53,7 +53,7 @@ class Dependency:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What the record says of it: its bytes, where they are known."""
+        """What a record compares the dependency by: the wheel's digest, else the requirement."""
         if self.digest is None:
             return {"requirement": self.requirement}
         return {"digest": self.digest}
@@ -68,13 +68,13 @@ class RocmIdentity:
     content: Mapping[str, str] | str
 
     def to_json(self) -> list[Any]:
-        """Return it as records have it."""
+        """Return version, layout and content as the list that records store."""
         return [self.version, self.layout, self.content]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildInputs:
-    """Everything that a wheel depends on. Where their digest is that of a record, nothing is built.
+    """Everything that a wheel depends on: a record with the same inputs makes a build unnecessary.
 
     A recipe sees nothing of a build but these, and facts of machine and tree that follow from them or that
     the wheel does not depend on.
@@ -112,7 +112,7 @@ class BuildInputs:
     code_digest: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return the inputs as the record has them. Other keys or values would make every wheel anew."""
+        """Return the inputs as records store them; other keys or values would make every wheel anew."""
         return {
             "source": self.source,
             "version": self.version,
@@ -132,23 +132,23 @@ class BuildInputs:
 
     @property
     def digest(self) -> str:
-        """The digest that records compare."""
+        """The SHA-256 of all inputs, by which a record tells whether the wheel must be built again."""
         return files.digest_of(self.to_json())
 
     @property
     def dependency_identities(self) -> dict[str, dict[str, str]]:
-        """What the record says of the components that are installed first."""
+        """What a record compares each dependency by, by component."""
         return {dependency.project: dependency.identity for dependency in self.dependencies}
 
     def dependency(self, project: str) -> Dependency | None:
-        """Return a component that is installed first; None where it is not."""
+        """Return a component that is installed before the build; None where it is not."""
         for dependency in self.dependencies:
             if dependency.project == project:
                 return dependency
         return None
 
     def version_of(self, project: str) -> str | None:
-        """Return the version of a component that is installed first; None where it is not, or has none."""
+        """Return the version of a component that is installed before the build; None if there is none."""
         dependency = self.dependency(project)
         return None if dependency is None else dependency.version
 
@@ -159,7 +159,7 @@ def inputs_of(
     rocm_source: RocmSource | None,
     dependencies: tuple[Dependency, ...],
 ) -> BuildInputs:
-    """Return everything that the wheel of a request depends on, once it is known what it is made of."""
+    """Return all inputs of a requested wheel, given its source tree, its ROCm and its dependencies."""
     context = request.context
     rocm = None
     is_split = False
@@ -194,7 +194,7 @@ def inputs_of(
 
 
 def build_flags(user_env: Mapping[str, str]) -> dict[str, str]:
-    """Return the user's variables that change what upstream's builds and compilers make; masked."""
+    """Return the user's variables that change what compilers and upstream's builds make, secrets masked."""
     flags: dict[str, str] = {}
     for name, value in sorted(user_env.items()):
         if need_of(name) == "build flags":
@@ -203,7 +203,7 @@ def build_flags(user_env: Mapping[str, str]) -> dict[str, str]:
 
 
 def digest_of_rules(component: Component) -> str:
-    """Return the digest of the code that decides how a component is built: a changed rule is a changed input.
+    """Return a digest of the source code that decides how a component is built.
 
     Another component's module does not count, so that a new one leaves the wheels of all others as they are.
     """

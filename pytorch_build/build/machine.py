@@ -22,7 +22,7 @@ from core.data import Model, data_file, merge_tables
 from core.errors import EnvironmentSetupError, ProcessError, UsageError
 from pytorch_build.build.compilers import compiler_commands
 from pytorch_build.components import COMPONENTS, Component, MachineNeed
-from pytorch_build.sources.trees import find_tree_problems, place
+from pytorch_build.sources.trees import build_tree_path, find_tree_problems
 
 if TYPE_CHECKING:
     from core.env import Interpreter
@@ -43,7 +43,7 @@ _UNUSABLE_CHARACTERS = re.compile(r"[#,$;:\"`\\*?\[\]<>|]")
 
 @dataclass(frozen=True, kw_only=True)
 class MachineFacts:
-    """What a machine has for a build.
+    """What a machine has for a build: Python, compilers, tools, disk and memory.
 
     Attributes:
         platform: The platform's name.
@@ -69,7 +69,7 @@ class MachineFacts:
 
 
 class Needs(Model):
-    """Content of needs.toml, over what components say; `cpu` has those that take less without a GPU.
+    """Content of needs.toml: disk and memory that builds of components need, with and without a GPU.
 
     `tools` are the oldest versions that work.
     """
@@ -81,7 +81,7 @@ class Needs(Model):
     @model_validator(mode="before")
     @classmethod
     def _lay_over_components(cls, tables: Any) -> Any:  # noqa: ANN401 - what a TOML file holds
-        """Lay what files say over what components say."""
+        """Return the file's tables merged over the needs that the components state."""
         gpu: dict[str, Any] = {}
         cpu: dict[str, Any] = {}
         for component in COMPONENTS.values():
@@ -95,7 +95,7 @@ load_needs = data_file(_FILE, Needs)
 
 
 def find_machine_need(context: Context, component: Component) -> MachineNeed:
-    """Return what a component's build takes: as its torch ref says, else as data says of the component."""
+    """Return the disk and memory that a build needs: as the torch ref says, else the component."""
     if context.ref.need is not None:
         return context.ref.need
 
@@ -119,14 +119,14 @@ def max_jobs(need: MachineNeed, requested: str = "") -> int:
 
 
 def find_problems(request: BuildRequest) -> Sequence[EnvironmentSetupError]:
-    """Return what would fail a build, whose tree need not be there; warn of shortages that are ignored."""
+    """Return the errors that a build would meet on this machine; warn of shortages that are ignored."""
     name = request.component.name
     own_tree = request.own_tree
     need = find_machine_need(request.context, request.component)
     facts = machine_facts(
         request.platform,
         target=request.target,
-        tree=place(request.context, name, own_tree),
+        tree=build_tree_path(request.context, name, own_tree),
         user_env=request.user_env,
         need=need,
     )
@@ -165,7 +165,7 @@ def machine_facts(
     user_env: Mapping[str, str],
     need: MachineNeed,
 ) -> MachineFacts:
-    """Return what `problems` and `shortages` look at; `tree` need not be there yet."""
+    """Return what this machine has for a build; the source tree need not be there yet."""
     # What is installed into the target environment comes first on the build's PATH.
     folders = [str(target.executable.parent), platform.find_variable(user_env, "PATH")]
     search_path = platform.path_separator.join(folder for folder in folders if folder)
@@ -184,12 +184,12 @@ def machine_facts(
         tools=tools,
         disk_gib=_usable_disk(tree, need),
         memory_gib=memory_bytes() / _GIB,
-        has_long_paths=_long_paths() if platform.windows else True,
+        has_long_paths=_allows_long_paths() if platform.windows else True,
     )
 
 
 def problems(project: str, machine: MachineFacts, need: MachineNeed) -> Iterator[EnvironmentSetupError]:
-    """Yield everything about a machine that will fail a project's build."""
+    """Yield an error for everything about a machine that will fail a project's build."""
     yield from machine.compiler_problems
     yield from _path_problems((machine.python, machine.tree))
 
@@ -211,6 +211,7 @@ def problems(project: str, machine: MachineFacts, need: MachineNeed) -> Iterator
 
 
 def _path_problems(paths: Iterable[PurePath]) -> Iterator[EnvironmentSetupError]:
+    """Yield an error for each path with a character that build tools cannot take."""
     for path in paths:
         # Windows' drives have a colon.
         folders = path.as_posix().removeprefix(path.drive)
@@ -223,6 +224,7 @@ def _path_problems(paths: Iterable[PurePath]) -> Iterator[EnvironmentSetupError]
 
 
 def _windows_problems(machine: MachineFacts) -> Iterator[EnvironmentSetupError]:
+    """Yield errors for a Python's path with a space, and for a Windows that refuses long paths."""
     # https://github.com/pytorch/vision/issues/9165
     if " " in str(machine.python):
         yield EnvironmentSetupError(
@@ -237,7 +239,7 @@ def _windows_problems(machine: MachineFacts) -> Iterator[EnvironmentSetupError]:
 
 
 def shortages(project: str, machine: MachineFacts, need: MachineNeed) -> Iterator[EnvironmentSetupError]:
-    """Yield what a machine has too little of; a user who knows better builds nevertheless."""
+    """Yield an error for too little disk or memory, which a user may ignore."""
     if machine.disk_gib < need.disk:
         yield EnvironmentSetupError(
             f"{project} takes {need.disk:.3g} GiB of disk; {machine.tree.parent} has "
@@ -263,7 +265,7 @@ def _usable_disk(tree: Path, need: MachineNeed) -> float:
 
 
 def _compiler_problems(platform: Platform, env: Mapping[str, str]) -> Iterator[EnvironmentSetupError]:
-    """Yield what is wrong with the compilers that variables name, or else with the usual ones."""
+    """Yield an error for each of the C and C++ compilers that does not run."""
     search_path = platform.find_variable(env, "PATH")
     commands = compiler_commands(platform, env)
     languages = {"CC": "C", "CXX": "C++"}
@@ -297,7 +299,7 @@ def _tool_version(program: str, search_path: str) -> str | None:
 
 
 def cores() -> int:
-    """Return how many cores this process may use: fewer than the machine's in a container."""
+    """Return how many cores this process may use, which a container may limit."""
     # Windows has no such call, and no groups that limit a process to fewer cores.
     affinity = getattr(os, "sched_getaffinity", None)
     usable_cores = len(affinity(0)) if affinity else os.cpu_count() or 1
@@ -311,15 +313,15 @@ def cores() -> int:
 
 
 def memory_bytes() -> int:
-    """Return the memory that this process may use: less than the machine's in a container."""
+    """Return how many bytes of memory this process may use, which a container may limit."""
     limit = _cgroup_limit("memory.max") or _cgroup_limit("memory/memory.limit_in_bytes")
     if limit.isdecimal():
-        return min(_physical_memory(), int(limit))
-    return _physical_memory()
+        return min(_physical_memory_bytes(), int(limit))
+    return _physical_memory_bytes()
 
 
 def _cgroup_limit(name: str) -> str:
-    """Return what a file of the process's control group says; "" where there is none.
+    """Return the text of a limit file of this process's control group; "" where there is none.
 
     Version 2 has one folder for all limits, and version 1 a folder for each kind.
     """
@@ -331,7 +333,7 @@ def _cgroup_limit(name: str) -> str:
 
 if sys.platform == "win32":  # pragma: no cover - coverage is measured on Linux
 
-    def _physical_memory() -> int:
+    def _physical_memory_bytes() -> int:
         import ctypes
 
         # GetPhysicallyInstalledSystemMemory asks the firmware, which some virtual machines have not.
@@ -340,7 +342,7 @@ if sys.platform == "win32":  # pragma: no cover - coverage is measured on Linux
             raise ctypes.WinError()
         return status[1]
 
-    def _long_paths() -> bool:
+    def _allows_long_paths() -> bool:
         import winreg
 
         key = r"SYSTEM\CurrentControlSet\Control\FileSystem"
@@ -352,8 +354,8 @@ if sys.platform == "win32":  # pragma: no cover - coverage is measured on Linux
 
 else:
 
-    def _physical_memory() -> int:
+    def _physical_memory_bytes() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
-    def _long_paths() -> bool:
+    def _allows_long_paths() -> bool:
         return True

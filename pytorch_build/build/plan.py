@@ -22,7 +22,7 @@ from pytorch_build.build.cache import launcher_env
 from pytorch_build.build.search_paths import rocm_folders
 from pytorch_build.components import Component, distributions
 from pytorch_build.components.steps import BuildSteps
-from pytorch_build.lock.versions import without_edits
+from pytorch_build.lock.versions import without_edit_marks
 
 if TYPE_CHECKING:
     from pytorch_build.build.facts import BuildFacts
@@ -93,7 +93,7 @@ def plan_build(
     *,
     clean: bool = False,
 ) -> BuildPlan:
-    """Return how a component's wheel is built.
+    """Return the plan of a wheel's build: variables, commands, requirements and files.
 
     Args:
         component: What is built.
@@ -148,7 +148,7 @@ def plan_build(
 def plan_environment(
     inputs: BuildInputs, *, locked: InstallerCall, rocm: InstallerCall | None
 ) -> tuple[InstallerCall, ...]:
-    """Return the installer's calls that make the environment: lock, ROCm, then our own wheels.
+    """Return the installer's calls that fill the build environment: lock, ROCm, then our own wheels.
 
     It is planned before all else, as ROCm says what it is once it is installed.
 
@@ -185,7 +185,7 @@ def shared_variables(
     inputs: BuildInputs,
     facts: BuildFacts,
 ) -> dict[str, str]:
-    """Return the variables that every component's build has."""
+    """Return the environment variables that every component's build gets."""
     platform = facts.platform
     scripts = facts.python.parent
     search_path = [str(facts.rocm.bin) if facts.rocm else "", str(scripts), facts.variable("PATH")]
@@ -208,7 +208,7 @@ def shared_variables(
         facts.compiler_cache,
         platform=platform.name,
         rocm_version=facts.rocm.version if facts.rocm else "",
-        by_cmake=component.compiles_by_cmake,
+        compiles_by_cmake=component.compiles_by_cmake,
         base_env=facts.user_env,
     )
     if facts.max_jobs is not None:
@@ -217,17 +217,17 @@ def shared_variables(
 
 
 def _rocm_variables(inputs: BuildInputs, rocm: RocmSdk) -> dict[str, str]:
-    """Return the variables that lead builds to ROCm."""
+    """Return the environment variables by which builds find ROCm."""
     env = {
         "CMAKE_PREFIX_PATH": str(rocm.cmake),
         "ROCM_HOME": str(rocm.root),
         "ROCM_PATH": str(rocm.root),
         "PYTORCH_ROCM_ARCH": ";".join(inputs.gpu_targets),
     }
-    if rocm.device_libs:
+    if rocm.has_device_libs:
         # With ROCM_PATH set, clang does not find its device libraries by itself.
         env["HIP_DEVICE_LIB_PATH"] = str(rocm.root / "lib" / "llvm" / "amdgcn" / "bitcode")
-    if rocm.host_math:
+    if rocm.has_host_math:
         env["BLAS"] = "OpenBLAS"
         env["OpenBLAS_HOME"] = str(rocm.root / "lib" / "host-math")
         env["OpenBLAS_LIB_NAME"] = "rocm-openblas"
@@ -235,7 +235,7 @@ def _rocm_variables(inputs: BuildInputs, rocm: RocmSdk) -> dict[str, str]:
 
 
 def _third_party_requirements(steps: BuildSteps, facts: BuildFacts) -> Iterator[str]:
-    """Yield a recipe's requirements but for ROCm and our own wheels: no index may answer for these."""
+    """Yield a recipe's requirements without ROCm and our own distributions."""
     installed_by_us = {"rocm", *distributions()}
     for line in steps.requirements:
         try:
@@ -252,12 +252,12 @@ def _configuration_digest(
     facts: BuildFacts,
     env: Mapping[str, str],
 ) -> str:
-    """Return a digest of what a build folder's contents depend on: CMake keeps settings there."""
+    """Return a digest of all that a build folder's contents depend on: settings, flags and compilers."""
     lasting_env: dict[str, str] = {}
     for name, value in env.items():
         if name not in _TRANSIENT:
             # An edit compiles what it changes, in the folder that there is.
-            lasting_env[name] = without_edits(value)
+            lasting_env[name] = without_edit_marks(value)
 
     settings = {
         "python": str(facts.python),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from core.errors import RocmError, UsageError
 from core.run import this_platform
-from pytorch_build.lock.stored import source_lock
+from pytorch_build.lock.stored import ensure_source_lock
 from pytorch_build.platforms import PLATFORMS, Platform
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _GPU_TARGET = re.compile(r"gfx[0-9a-f]{3,4}(?::[a-z]+[+-])*", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRequest:
-    """A build that was asked for. Nothing of it has been looked for yet.
+    """A build as it was asked for: run, component, Python and options. Nothing is looked up yet.
 
     Attributes:
         context: The run, the torch ref and the GPU family.
@@ -83,18 +83,18 @@ class BuildRequest:
 
     @property
     def source(self) -> ProjectSource:
-        """What the torch ref says of the component."""
+        """Where the torch ref takes the component from: its repository, and a branch, pin or requirement."""
         return self.context.ref.projects[self.component.name]
 
     @property
     def own_tree(self) -> Path | None:
-        """The developer's own tree that is built; None for the one that this tool manages."""
+        """The developer's own source tree to build; None for the managed one."""
         return self.own_trees.get(self.component.name)
 
     @functools.cached_property
     def lock(self) -> SourceLock:
-        """The run's source lock, resolved where it is asked for first: own trees may do without."""
-        return source_lock(
+        """The run's source lock, resolved when it is first read."""
+        return ensure_source_lock(
             self.context,
             self.rocm,
             update=self.update,

@@ -18,7 +18,7 @@ from core.wheel import parse_wheel_name
 from core.wheel.editor import Additions, edit_wheel
 from core.wheel.record import require_listing
 from pytorch_build.check import path_in_site_packages
-from pytorch_build.standalone.libraries import Binary, copy_stream, read_members
+from pytorch_build.standalone.libraries import BinaryNeeds, copy_stream, read_members
 from rocm_packaging.packages.layouts import Layout, packages, payload_folder
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def rocm_folders(layout: Layout, family: str) -> tuple[str, ...]:
 def search_paths(
     member: str, search_folders: Sequence[str], current_paths: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Return the DT_RPATH of a file: ROCm's folders, then its own, then what it leads to besides.
+    """Return the DT_RPATH that a wheel's file gets: ROCm's folders, its own, and relative ones it has.
 
     Args:
         member: Where the file is installed, below site-packages; "" where it is installed elsewhere.
@@ -60,9 +60,9 @@ def search_paths(
 
 
 def changed_search_paths(
-    binaries: Mapping[str, Binary], search_folders: Sequence[str]
+    binaries: Mapping[str, BinaryNeeds], search_folders: Sequence[str]
 ) -> Mapping[str, tuple[str, ...]]:
-    """Return the files of a wheel whose search path has to change, with the new one."""
+    """Return the new DT_RPATH of each file whose present one differs, by the file's name."""
     changes: dict[str, tuple[str, ...]] = {}
     for name, binary in binaries.items():
         paths = search_paths(path_in_site_packages(name), search_folders, binary.search)
@@ -75,12 +75,12 @@ def changed_search_paths(
 
 
 def find_search_paths(wheel: Path, search_folders: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
-    """Return the members of a wheel whose search path has to change, with the new one."""
+    """Return the new DT_RPATH of each member of a wheel whose present one differs, by the member's name."""
     return changed_search_paths(read_members(wheel, _possible_elf_members(wheel).values()), search_folders)
 
 
 def set_search_paths(wheel: Path, search_folders: Sequence[str], *, epoch: int | None = None) -> Path:
-    """Set the search path of every ELF file of a wheel; only those that change are compressed again.
+    """Set the DT_RPATH of a wheel's ELF files where it has to change, and return the wheel.
 
     The wheel keeps its version. `epoch` is the time of the new members, in seconds since 1970.
     """
@@ -105,7 +105,7 @@ def set_search_paths(wheel: Path, search_folders: Sequence[str], *, epoch: int |
 
 
 def _possible_elf_members(wheel: Path) -> Mapping[str, ZipMember]:
-    """Return the members of a wheel that may have a search path, by name; those of Windows have none."""
+    """Return the members of a wheel that may be ELF files, by name: all but those with Windows' suffixes."""
     members: dict[str, ZipMember] = {}
     for member in require_listing(wheel).members:
         if not member.name.endswith(_WINDOWS_SUFFIXES):
@@ -114,9 +114,10 @@ def _possible_elf_members(wheel: Path) -> Mapping[str, ZipMember]:
 
 
 def _patched_member(wheel: Path, member: ZipMember, paths: Sequence[str], scratch: Path) -> Member:
-    """Return a member of the new wheel, which is unpacked and patched when its turn comes."""
+    """Return a member of the new wheel that is unpacked and given its DT_RPATH when it is written."""
 
     def patch() -> Path:
+        """Unpack the member into the scratch folder, set its DT_RPATH, and return its path."""
         target = scratch / member.name
         copy_stream(MemberStream(wheel, member), target)
         rpath.set_search_path(target, paths)

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 _REQUIREMENTS = ("requirements.txt", "requirements-build.txt", "python/requirements.txt", "pyproject.toml")
 
 
-def make(work: Work) -> StageResult:
-    """Build and check the wheels of a component."""
+def build_and_check(work: Work) -> StageResult:
+    """Build a component's wheels in a prepared environment, check them, and return them for the run."""
     request = work.request
     console.say(
         f"{request.component.name} {work.inputs.version} for {request.context.gpu_family}, "
@@ -108,12 +108,12 @@ def _prepared_environment(work: Work, tree: Path) -> Iterator[RocmSdk | None]:
         yield rocm
 
 
-def provide_parts(request: BuildRequest) -> None:
-    """Provide what a build links or ships besides ROCm, where it is not there and not named."""
+def provide_toolchain_parts(request: BuildRequest) -> None:
+    """Build or download the libuv and OpenMP that a build needs and that nobody has named."""
     cache_dir = request.context.common.cache
     for name, version in versions_of_toolchain_parts(request).items():
         try:
-            toolchain.provide(
+            toolchain.provide_part(
                 name,
                 cache_dir,
                 target=request.target,
@@ -128,10 +128,10 @@ def provide_parts(request: BuildRequest) -> None:
 
 
 def _build_wheels(work: Work, tree: Path, rocm: RocmSdk | None, max_jobs: int) -> tuple[Path, ...]:
-    """Run upstream's build in the environment; return its wheel, or where it is split, all of them."""
+    """Run upstream's build, and return its wheel, or where it is split all wheels, the host first."""
     request = work.request
     name = request.component.name
-    provide_parts(request)
+    provide_toolchain_parts(request)
     with _compiler_cache(request, tree) as cache_use:
         facts = observe_facts(
             work,
@@ -160,7 +160,7 @@ def _build_wheels(work: Work, tree: Path, rocm: RocmSdk | None, max_jobs: int) -
                     cache=cache_use,
                 )
             work.details["disk"] = files.measure_folder(tree)[0]
-            if cache_use is not None and (statistics := cache_use.details()) is not None:
+            if cache_use is not None and (statistics := cache_use.report_statistics()) is not None:
                 work.details["compiler_cache"] = statistics
 
     # CMake leaves this machine's folders in the wheel. Nothing may see it before they are replaced.
@@ -178,7 +178,7 @@ def _build_wheels(work: Work, tree: Path, rocm: RocmSdk | None, max_jobs: int) -
 
 
 def _compiler_cache(request: BuildRequest, tree: Path) -> AbstractContextManager[CacheUse | None]:
-    """Return the use of the compiler cache that the user chose; of none where none was chosen."""
+    """Return a context in which the user's compiler cache runs; it gives None where none was chosen."""
     cache = request.compiler_cache
     if cache is None:
         return nullcontext()
@@ -204,11 +204,11 @@ def _compiler_cache(request: BuildRequest, tree: Path) -> AbstractContextManager
 
 
 def _reproducible_env(request: BuildRequest, tree: Path) -> Mapping[str, str]:
-    """Return the user's variables, with the commit's time as the date of the wheel's members."""
+    """Return the user's variables with SOURCE_DATE_EPOCH, by default the time of the tree's commit."""
     if "SOURCE_DATE_EPOCH" in request.user_env:
         return request.user_env
 
-    commit_date = Repository(path=tree).out("show", "--no-patch", "--format=%ct", "HEAD")
+    commit_date = Repository(path=tree).read_output("show", "--no-patch", "--format=%ct", "HEAD")
     return {**request.user_env, "SOURCE_DATE_EPOCH": commit_date}
 
 
@@ -216,7 +216,7 @@ def _reproducible_env(request: BuildRequest, tree: Path) -> Mapping[str, str]:
 
 
 def _accept_wheels(work: Work, wheels: tuple[Path, ...]) -> StageResult:
-    """Import and check wheels before they are put among the run's outputs; an error says where they lie."""
+    """Import and check new wheels, and return them for the run; an error says where they are left."""
     request = work.request
     expectation = Expectation(
         distribution=request.component.distribution,
@@ -234,8 +234,8 @@ def _accept_wheels(work: Work, wheels: tuple[Path, ...]) -> StageResult:
                 torch = work.inputs.dependency("torch")
                 # A torch that was built elsewhere may find ROCm only when that is loaded first.
                 is_foreign_torch = torch is not None and torch.digest is None
-                check_bare_import(request.target, expectation, wheels[0], preloads=is_foreign_torch)
-            work.details.update(_check(request, wheels, expectation))
+                check_bare_import(request.target, expectation, wheels[0], keeps_preloads=is_foreign_torch)
+            work.details.update(_check_wheels(request, wheels, expectation))
     except FatalError as problem:
         problem.hint += (
             f"\nUntil the next build, what was built lies in {wheels[0].parent}: "
@@ -255,18 +255,20 @@ def _accept_wheels(work: Work, wheels: tuple[Path, ...]) -> StageResult:
     )
 
 
-def _check(request: BuildRequest, wheels: Sequence[Path], expectation: Expectation) -> Mapping[str, Any]:
-    """Check wheels; return whose policy it was, and which libraries of this machine they need."""
+def _check_wheels(
+    request: BuildRequest, wheels: Sequence[Path], expectation: Expectation
+) -> Mapping[str, Any]:
+    """Check wheels, fail on errors, and return details for the record: policy, libraries of this machine."""
     policy = request.policy or load_policy()
     options = CheckOptions(
         build_paths=(str(request.context.common.root),),
         policy=policy,
-        loader=loader_libraries(),
+        loader_libraries=loader_libraries(),
     )
     findings: list[Finding] = []
     machine_libraries: set[str] = set()
     for wheel in wheels:
-        part = expectation.of_part(parse_wheel_name(wheel.name).distribution)
+        part = expectation.for_distribution(parse_wheel_name(wheel.name).distribution)
         wheel_findings, wheel_libraries = check_built_wheel(wheel, part, options)
         findings += wheel_findings
         machine_libraries |= wheel_libraries

@@ -50,7 +50,7 @@ class Libuv(Model):
     library: str
 
     def folder(self, cache_dir: PurePath) -> PurePath:
-        """Return where it lies once it is provided: a changed pin is another folder."""
+        """Return the cache folder that this libuv is installed into; a changed pin is another folder."""
         return cache_dir / "toolchain" / f"libuv-{self.commit[:12]}-windows"
 
 
@@ -74,12 +74,12 @@ class OpenMp(Model):
     license_file: NestedMember
 
     def folder(self, cache_dir: PurePath) -> PurePath:
-        """Return where it lies once it is provided: a changed pin is another folder."""
+        """Return the cache folder that this runtime is unpacked into; a changed pin is another folder."""
         return cache_dir / "toolchain" / f"openmp-{self.sha256[:12]}"
 
 
 class VisualStudio(Model):
-    """The OpenMP runtime of the Visual Studio on the machine: a glob below a variable's folder."""
+    """Where a Visual Studio on the machine has the OpenMP runtime: a glob below a variable's folder."""
 
     license: str
     variable: str
@@ -102,7 +102,7 @@ load_toolchain = data_file(FILE, Toolchain)
 
 @dataclass(frozen=True, kw_only=True)
 class ToolchainParts:
-    """What a build links or ships besides ROCm; only Windows' builds need it.
+    """Paths of what a build links or ships besides ROCm; only Windows' builds need it.
 
     Attributes:
         openmp: The OpenMP runtime.
@@ -124,7 +124,7 @@ def find_toolchain_parts(
     base_env: Mapping[str, str],
     is_redistributed: bool,
 ) -> ToolchainParts:
-    """Return what is there for a build, as it was provided or as variables name it.
+    """Return the paths of OpenMP, libuv and LLVM for a build: provided before, or named by variables.
 
     Args:
         cache_dir: The folder of what is provided.
@@ -142,7 +142,7 @@ def find_toolchain_parts(
         openmp: Path | None = openmp_folder / toolchain.openmp.dll
         licenses["llvm-openmp"] = openmp_folder / LICENSE
     else:
-        openmp = _find_visual_studio(platform, base_env, is_redistributed=is_redistributed)
+        openmp = _find_visual_studio_openmp(platform, base_env, is_redistributed=is_redistributed)
 
     libuv = _find_libuv(platform, base_env, Path(toolchain.libuv.folder(cache_dir)))
     if libuv is not None and (libuv.parent.parent / LICENSE).is_file():
@@ -155,10 +155,10 @@ def find_toolchain_parts(
     )
 
 
-def _find_visual_studio(
+def _find_visual_studio_openmp(
     platform: Platform, base_env: Mapping[str, str], *, is_redistributed: bool
 ) -> Path | None:
-    """Return the OpenMP runtime of Visual Studio, whose wheels have to stay here."""
+    """Return Visual Studio's OpenMP runtime; None without one, or for a wheel that is passed on."""
     visual_studio = load_toolchain().visual_studio
     folder = platform.find_variable(base_env, visual_studio.variable)
     if is_redistributed or not folder:
@@ -172,7 +172,7 @@ def _find_visual_studio(
 
 
 def _find_libuv(platform: Platform, base_env: Mapping[str, str], built_folder: Path) -> Path | None:
-    """Return the libuv that a variable names, else the one that was built."""
+    """Return the path of the libuv that libuv_ROOT names, else of the one that was built; None without."""
     named_folder = platform.find_variable(base_env, "libuv_ROOT")
     library = Path(named_folder or built_folder) / load_toolchain().libuv.library
     if not named_folder:
@@ -186,7 +186,7 @@ def _find_libuv(platform: Platform, base_env: Mapping[str, str], built_folder: P
 
 
 def _find_llvm(platform: Platform, base_env: Mapping[str, str]) -> Path | None:
-    """Return the LLVM that a variable names."""
+    """Return the folder of the LLVM that LLVM_SYSPATH names; None where it is unset."""
     named_folder = platform.find_variable(base_env, "LLVM_SYSPATH")
     if not named_folder:
         return None
@@ -201,8 +201,8 @@ def _find_llvm(platform: Platform, base_env: Mapping[str, str]) -> Path | None:
 # --- Providing what is not --------------------------------------------------------------------
 
 
-def provide(name: str, cache_dir: Path, *, target: Interpreter, mirrors: Mapping[str, str]) -> None:
-    """Provide libuv or the OpenMP runtime, unless it exists."""
+def provide_part(name: str, cache_dir: Path, *, target: Interpreter, mirrors: Mapping[str, str]) -> None:
+    """Build libuv, or download the OpenMP runtime, into the cache unless it is there."""
     toolchain = load_toolchain()
     pin = toolchain.libuv if name == "libuv" else toolchain.openmp
     folder = Path(pin.folder(cache_dir))
@@ -228,7 +228,7 @@ def provide(name: str, cache_dir: Path, *, target: Interpreter, mirrors: Mapping
 def _build_libuv(
     libuv: Libuv, scratch: Path, prefix: Path, target: Interpreter, mirrors: Mapping[str, str]
 ) -> None:
-    """Build libuv in a folder, and install it into another one."""
+    """Fetch and build libuv in a scratch folder, and install it into `prefix`."""
     git = Repository(
         path=scratch,
         settings=Origins(mirrors=mirrors).settings(libuv.origin),
@@ -279,7 +279,7 @@ def _unpack_openmp(openmp: OpenMp, scratch: Path, folder: Path, mirrors: Mapping
 
 
 def _mirrored_url(url: str, mirrors: Mapping[str, str]) -> str:
-    """Return the address at the mirror of the longest prefix, as git does."""
+    """Return a URL at the mirror of its longest matching prefix; the URL itself without a mirror."""
     prefixes = [prefix for prefix in mirrors if url.startswith(prefix)]
     if not prefixes:
         return url
@@ -288,7 +288,7 @@ def _mirrored_url(url: str, mirrors: Mapping[str, str]) -> str:
 
 
 def _read_member(path: Path, pin: NestedMember) -> bytes:
-    """Return a file in an archive within an archive, both known by digest."""
+    """Return the bytes of a file in an archive within a zip; its SHA-256 must be the pinned one."""
     try:
         with zipfile.ZipFile(path) as package, package.open(pin.archive) as packed:
             content = _read_from_tar(packed, pin.member)
@@ -304,7 +304,7 @@ def _read_member(path: Path, pin: NestedMember) -> bytes:
 
 
 def _read_from_tar(packed: IO[bytes], name: str) -> bytes:
-    """Return a member of a ``.tar.zst``; nothing where it has none of the name."""
+    """Return the bytes of a member of a ``.tar.zst``; none where it has no such member."""
     stream = zstandard.ZstdDecompressor().stream_reader(packed)
     with tarfile.open(fileobj=io.BufferedReader(stream), mode="r|") as archive:
         for member in archive:

@@ -32,7 +32,7 @@ _MOST_ALIKE = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that a check found; `where` is the wheel's member, "" for the wheel as a whole.
+    """What one rule found wrong, or worth knowing, of a wheel; `where` is the member, if it is one.
 
     A rule leaves `check` and `wheel` to what runs it.
     """
@@ -45,7 +45,7 @@ class Finding:
 
 
 def error(message: str, where: str = "") -> Finding:
-    """Return what makes a wheel unfit."""
+    """Return a finding that makes a wheel unfit; `where` is the wheel's member."""
     return Finding(
         severity="error",
         where=where,
@@ -54,7 +54,7 @@ def error(message: str, where: str = "") -> Finding:
 
 
 def warning(message: str, where: str = "") -> Finding:
-    """Return what may be wrong with a wheel."""
+    """Return a finding on what may be wrong with a wheel; `where` is the wheel's member."""
     return Finding(
         severity="warning",
         where=where,
@@ -63,7 +63,7 @@ def warning(message: str, where: str = "") -> Finding:
 
 
 def note(message: str, where: str = "") -> Finding:
-    """Return what is worth knowing of a wheel."""
+    """Return a finding that is worth knowing and fails nothing; `where` is the wheel's member."""
     return Finding(
         severity="note",
         where=where,
@@ -73,7 +73,7 @@ def note(message: str, where: str = "") -> Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Expectation:
-    """What the source lock and the build's options promise of a wheel.
+    """What a wheel has to be, by the source lock and the build's options.
 
     `python_tag` is such as ``cp312`` or ``cp313-cp313t``, "" where any will do; `requires` is what METADATA
     must state; of `gpu_targets`, None means that nothing is known of them; `left_out_targets` are those that
@@ -88,8 +88,8 @@ class Expectation:
     left_out_targets: tuple[str, ...] = ()
     has_full_size: bool = True
 
-    def of_part(self, name: str) -> Expectation:
-        """Return what is promised of a wheel with this one's device code, by its name; else this."""
+    def for_distribution(self, name: str) -> Expectation:
+        """Return what is expected of this wheel's device wheel of that name; of any other name, itself."""
         target = device_target(name)
         if not target:
             return self
@@ -113,22 +113,23 @@ def path_in_site_packages(member: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceFacts:
-    """Device code of one file.
+    """The device code of one file: its bundles and GPU targets, or that it was moved out.
 
     `registered_count` is how many bundles its wrappers name, None where it has none.
-    `split` says that the code was moved out of the file, `archived` of which binaries an archive has code.
+    `is_split` says that the code was moved out of the file, `archived_binaries` are those that an archive has
+    code of.
     """
 
     bundles: tuple[Bundle, ...] = ()
     targets: frozenset[str] = frozenset()
     registered_count: int | None = None
-    split: bool = False
-    archived: frozenset[str] = frozenset()
+    is_split: bool = False
+    archived_binaries: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Binary:
-    """One member that is compiled code; `name` is the member's."""
+    """The headers and the device code of one compiled member of a wheel; `name` is the member's."""
 
     name: str
     elf: ElfFacts | None = None
@@ -138,13 +139,13 @@ class Binary:
 
     @property
     def path(self) -> str:
-        """Where it is installed below site-packages; "" where it goes elsewhere."""
+        """Where the member is installed below site-packages; "" where it goes elsewhere."""
         return path_in_site_packages(self.name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WheelView:
-    """Everything that the checks judge, and what they judge it by.
+    """All that is known of one wheel when it is checked, with the options and what is expected of it.
 
     Attributes:
         name: Its file's name.
@@ -154,7 +155,7 @@ class WheelView:
         info: What WHEEL says; None where it cannot be read.
         entry_points: The text of entry_points.txt.
         binaries: The members that are compiled code.
-        mentions: Members with a folder of the build machine in them, and that folder.
+        build_folder_mentions: Members with a folder of the build machine in them, and that folder.
         texts: The beginnings of members whose names promise compiled code.
         options: What is allowed, and what is around the wheel.
         expectation: What it must be; None where nothing is known of it.
@@ -167,29 +168,30 @@ class WheelView:
     info: WheelInfo | None = None
     entry_points: str = ""
     binaries: tuple[Binary, ...] = ()
-    mentions: tuple[tuple[str, str], ...] = ()
+    build_folder_mentions: tuple[tuple[str, str], ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
     options: CheckOptions
     expectation: Expectation | None = None
 
     @property
     def platforms(self) -> frozenset[str]:
-        """Platform tags of the file name."""
+        """The platform tags in the wheel's file name."""
         return frozenset(tag.platform for tag in self.name.tags)
 
 
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return findings by wheel, then the worst first; each once."""
-    return tuple(sorted(set(findings), key=_place))
+    """Return findings by wheel and then by severity, the worst first, each once."""
+    return tuple(sorted(set(findings), key=_sort_key))
 
 
-def _place(finding: Finding) -> tuple[str, int, str, str, str]:
+def _sort_key(finding: Finding) -> tuple[str, int, str, str, str]:
+    """Return what findings are sorted by: wheel, severity, check, member and message."""
     rank = _WORST_FIRST.index(finding.severity)
     return finding.wheel, rank, finding.check, finding.where, finding.message
 
 
 def collapse_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return findings with one in the place of many that say the same of different members."""
+    """Return findings with one in the place of several that say the same of different members."""
     groups: defaultdict[Finding, list[Finding]] = defaultdict(list)
     for finding in sort_findings(findings):
         groups[replace(finding, where="")].append(finding)
@@ -206,14 +208,14 @@ def collapse_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def findings_table(findings: Iterable[Finding]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Return the columns and rows for `core.console.table`; notes only where everything is shown."""
+    """Return column names and rows of a table of findings; notes only in verbose output."""
     shown_findings = [finding for finding in findings if finding.severity != "note" or console.echoes()]
     rows = tuple(tuple(row.values()) for row in findings_json(shown_findings))
     return ("severity", "check", "wheel", "where", "message"), rows
 
 
 def findings_json(findings: Iterable[Finding]) -> list[dict[str, str]]:
-    """Return findings as plain data for a record."""
+    """Return findings as a sorted list of plain dictionaries."""
     return [asdict(finding) for finding in sort_findings(findings)]
 
 
@@ -235,8 +237,8 @@ def require_no_errors(findings: Iterable[Finding]) -> None:
     )
 
 
-def some(names: Iterable[str]) -> str:
-    """Return the first few of many names, and how many more there are."""
+def name_first_few(names: Iterable[str]) -> str:
+    """Return the first few of many names as text, and how many more there are."""
     every_name = list(names)
     first_names = ", ".join(every_name[:_MOST_NAMES])
     if len(every_name) <= _MOST_NAMES:

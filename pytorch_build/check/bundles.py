@@ -46,8 +46,8 @@ class BundleError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One code object of a bundle."""
+class BundleEntry:
+    """One code object of a bundle: what it runs on, and where in the bundle it is."""
 
     kind: str
     target: str
@@ -57,27 +57,27 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """One bundle."""
+    """One of clang's offload bundles in a file: device code for several targets, plain or compressed."""
 
     offset: int
     form: Form
     version: int
     size: int
-    entries: tuple[Entry, ...]
+    entries: tuple[BundleEntry, ...]
 
     @property
-    def code(self) -> tuple[Entry, ...]:
-        """The code objects for GPUs; an entry without bytes is not one."""
+    def code(self) -> tuple[BundleEntry, ...]:
+        """The entries with code for GPUs, which have a target and are not empty."""
         return tuple(entry for entry in self.entries if entry.target and entry.size)
 
     @property
     def targets(self) -> frozenset[str]:
-        """GPU targets that it holds code for."""
+        """The GPU targets that the bundle has code for."""
         return frozenset(entry.target for entry in self.code)
 
 
 def read_bundles(data: Buffer) -> tuple[Bundle, ...]:
-    """Read every bundle of a section or file."""
+    """Return every bundle in the bytes of a section or file; anything else but padding is an error."""
     view = memoryview(data)
     bundles: list[Bundle] = []
     position = 0
@@ -88,8 +88,8 @@ def read_bundles(data: Buffer) -> tuple[Bundle, ...]:
     return tuple(bundles)
 
 
-def code_objects(data: Buffer, bundle: Bundle) -> Iterator[tuple[Entry, bytes | memoryview]]:
-    """Return a bundle's code objects for GPUs, one at a time; a compressed bundle is inflated as it goes."""
+def code_objects(data: Buffer, bundle: Bundle) -> Iterator[tuple[BundleEntry, bytes | memoryview]]:
+    """Yield a bundle's code objects for GPUs with their bytes, which are inflated one at a time."""
     view = memoryview(data)[bundle.offset :]
     entries = sorted(bundle.code, key=lambda entry: entry.offset)
     if bundle.form == "plain":
@@ -98,19 +98,19 @@ def code_objects(data: Buffer, bundle: Bundle) -> Iterator[tuple[Entry, bytes | 
         return
 
     payload = view[_COMMON.size + _REST[bundle.version].size : bundle.size]
-    read = _inflated(payload, _METHODS.index(bundle.form), bundle.offset)
+    read = _inflating_reader(payload, _METHODS.index(bundle.form), bundle.offset)
     position = 0
     for entry in entries:
         if entry.offset < position:
-            raise _damaged(bundle.offset, "has code objects that overlap")
+            raise _bundle_error(bundle.offset, "has code objects that overlap")
         while position < entry.offset:
-            position += len(_take(read, min(_STEP, entry.offset - position), bundle.offset))
-        yield entry, _take(read, entry.size, bundle.offset)
+            position += len(_read_exactly(read, min(_STEP, entry.offset - position), bundle.offset))
+        yield entry, _read_exactly(read, entry.size, bundle.offset)
         position += entry.size
 
 
 def parse_entry_id(text: str) -> tuple[str, str]:
-    """Split a bundle entry's id, ``<kind>-<triple>[-<target id>]``."""
+    """Return the kind and the target in a bundle entry's id, ``<kind>-<triple>[-<target id>]``."""
     parts = text.split("-", _TRIPLE_PARTS)
     kind = parts[0]
     if kind == "host":
@@ -123,21 +123,23 @@ def parse_entry_id(text: str) -> tuple[str, str]:
     return kind, ""
 
 
-def _damaged(offset: int, fault: str) -> BundleError:
+def _bundle_error(offset: int, fault: str) -> BundleError:
+    """Return the error for the bundle at an offset; `fault` continues the sentence."""
     return BundleError(f"the bundle at offset {offset} {fault}")
 
 
 def _bundle_at(data: memoryview, offset: int) -> Bundle:
+    """Return the bundle, plain or compressed, that begins at an offset."""
     head = bytes(data[offset : offset + len(PLAIN_MAGIC)])
     if head.startswith(COMPRESSED_MAGIC):
-        return _compressed_at(data, offset)
+        return _compressed_bundle_at(data, offset)
     if head != PLAIN_MAGIC:
         raise BundleError(f"neither a bundle nor padding at offset {offset}")
-    entries = _read_table(_plain(data[offset:]), offset)
+    entries = _read_entries(_plain_reader(data[offset:]), offset)
     ends = [entry.offset + entry.size for entry in entries]
     size = max(ends, default=len(PLAIN_MAGIC) + _COUNT.size)
     if offset + size > len(data):
-        raise _damaged(offset, "is cut off")
+        raise _bundle_error(offset, "is cut off")
     return Bundle(
         offset=offset,
         form="plain",
@@ -147,24 +149,25 @@ def _bundle_at(data: memoryview, offset: int) -> Bundle:
     )
 
 
-def _compressed_at(data: memoryview, offset: int) -> Bundle:
+def _compressed_bundle_at(data: memoryview, offset: int) -> Bundle:
+    """Return the compressed bundle that begins at an offset; its code objects are not inflated."""
     start = offset + _COMMON.size
     if start > len(data):
-        raise _damaged(offset, "is cut off")
+        raise _bundle_error(offset, "is cut off")
     _, version, method = _COMMON.unpack_from(data, offset)
     if version not in _REST:
-        raise _damaged(offset, f"has unknown version {version}")
+        raise _bundle_error(offset, f"has unknown version {version}")
     rest = _REST[version]
     if start + rest.size > len(data):
-        raise _damaged(offset, "is cut off")
+        raise _bundle_error(offset, "is cut off")
     size, uncompressed, _hash = rest.unpack_from(data, start)
     header = _COMMON.size + rest.size
     if size < header or offset + size > len(data):
-        raise _damaged(offset, "is cut off")
+        raise _bundle_error(offset, "is cut off")
     payload = data[offset + header : offset + size]
-    entries = _read_table(_inflated(payload, method, offset), offset)
+    entries = _read_entries(_inflating_reader(payload, method, offset), offset)
     if any(entry.offset + entry.size > uncompressed for entry in entries):
-        raise _damaged(offset, "has code objects beyond its end")
+        raise _bundle_error(offset, "has code objects beyond its end")
     return Bundle(
         offset=offset,
         form=_METHODS[method],
@@ -174,11 +177,12 @@ def _compressed_at(data: memoryview, offset: int) -> Bundle:
     )
 
 
-def _plain(data: memoryview) -> Read:
-    """Return what reads a view from its start."""
+def _plain_reader(data: memoryview) -> Read:
+    """Return a function that returns so many of the next bytes, from the start of `data` on."""
     position = 0
 
     def read(size: int) -> bytes:
+        """Return the next bytes, fewer where the data ends."""
         nonlocal position
         chunk = bytes(data[position : position + size])
         position += len(chunk)
@@ -187,25 +191,27 @@ def _plain(data: memoryview) -> Read:
     return read
 
 
-def _inflated(
+def _inflating_reader(
     payload: memoryview,
     method: int,
     offset: int,
 ) -> Read:
-    """Return what inflates a payload as far as it is read."""
+    """Return a function that returns so many of the next bytes of a payload, inflated."""
     if method == 0:
-        return _inflated_by_zlib(payload)
+        return _zlib_reader(payload)
     if method >= len(_METHODS):
-        raise _damaged(offset, f"is compressed by unknown method {method}")
+        raise _bundle_error(offset, f"is compressed by unknown method {method}")
     inflater = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
     return inflater.stream_reader(payload, read_size=_STEP).read
 
 
-def _inflated_by_zlib(payload: memoryview) -> Read:
-    read_payload = _plain(payload)
+def _zlib_reader(payload: memoryview) -> Read:
+    """Return a function that returns so many of the next bytes of a payload, inflated by zlib."""
+    read_payload = _plain_reader(payload)
     inflater = zlib.decompressobj()
 
     def read(size: int) -> bytes:
+        """Return the next bytes, fewer where the data ends."""
         inflated = bytearray()
         while len(inflated) < size and not inflater.eof:
             pending = inflater.unconsumed_tail or read_payload(_STEP)
@@ -217,22 +223,23 @@ def _inflated_by_zlib(payload: memoryview) -> Read:
     return read
 
 
-def _read_table(read: Read, offset: int) -> tuple[Entry, ...]:
-    """Read a bundle's magic and entries, and nothing behind them."""
-    if _take(read, len(PLAIN_MAGIC), offset) != PLAIN_MAGIC:
+def _read_entries(read: Read, offset: int) -> tuple[BundleEntry, ...]:
+    """Read a bundle's magic and return the entries of its table; nothing behind it is read."""
+    if _read_exactly(read, len(PLAIN_MAGIC), offset) != PLAIN_MAGIC:
         raise BundleError(f"the compressed data at offset {offset} is not a bundle")
-    (count,) = _COUNT.unpack(_take(read, _COUNT.size, offset))
+    (count,) = _COUNT.unpack(_read_exactly(read, _COUNT.size, offset))
     if count > _MAX_ENTRIES:
-        raise _damaged(offset, f"claims {count} entries")
+        raise _bundle_error(offset, f"claims {count} entries")
     return tuple(_read_entry(read, offset) for _ in range(count))
 
 
-def _read_entry(read: Read, offset: int) -> Entry:
-    start, size, length = _ENTRY.unpack(_take(read, _ENTRY.size, offset))
+def _read_entry(read: Read, offset: int) -> BundleEntry:
+    """Read and return one entry of a bundle's table."""
+    start, size, length = _ENTRY.unpack(_read_exactly(read, _ENTRY.size, offset))
     if not 0 < length <= _MAX_ID:
-        raise _damaged(offset, f"has an id of {length} bytes")
-    kind, target = parse_entry_id(_take(read, length, offset).decode("utf-8", "replace"))
-    return Entry(
+        raise _bundle_error(offset, f"has an id of {length} bytes")
+    kind, target = parse_entry_id(_read_exactly(read, length, offset).decode("utf-8", "replace"))
+    return BundleEntry(
         kind=kind,
         target=target,
         offset=start,
@@ -240,15 +247,16 @@ def _read_entry(read: Read, offset: int) -> Entry:
     )
 
 
-def _take(
+def _read_exactly(
     read: Read,
     size: int,
     offset: int,
 ) -> bytes:
+    """Return exactly `size` bytes of a reader; fewer are an error of the bundle at `offset`."""
     try:
         data = read(size)
     except (zlib.error, zstandard.ZstdError, MemoryError) as problem:
-        raise _damaged(offset, f"is damaged ({problem})") from problem
+        raise _bundle_error(offset, f"is damaged ({problem})") from problem
     if len(data) != size:
-        raise _damaged(offset, "ends within its table or code")
+        raise _bundle_error(offset, "ends within its table or code")
     return data

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from core.file_names import windows_fault
 from pytorch_build.check import Finding, error, note, warning
 from pytorch_build.check.allowed import find_allowed
-from pytorch_build.check.policy import Forbidden, Policy, matches, required_name
+from pytorch_build.check.policy import ForbiddenMembers, Policy, matches, required_name
 from pytorch_build.check.site_packages import installed_path
 from pytorch_build.components import component_of
 from pytorch_build.components.torch import ROCM_INIT, TORCH
@@ -28,8 +28,8 @@ _LIBRARY = re.compile(r"\.(so(\.\d+)*|dll|pyd|exe|dylib)$")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PromisedCode:
-    """Names that promise a library or program, and the whole of a text that may take its place."""
+class CompiledNameRule:
+    """Names of members that must be compiled code of a kind, or the whole of a text such as a script."""
 
     names: re.Pattern[str]
     kind: Literal["library", "program"]
@@ -41,9 +41,9 @@ _LINKER_SCRIPT = r"""(?x)
 (\s | /\*([^*]|\*(?!/))*\*/ | (OUTPUT_FORMAT|SEARCH_DIR)\s*\([^()]*\))*
 ((INPUT|GROUP)\s*\(([^()]|AS_NEEDED\s*\([^()]*\))*\) (\s | /\*([^*]|\*(?!/))*\*/)*)+
 """
-_PROMISED_CODE = (
-    PromisedCode(names=re.compile(r"\.so(\.\d+)*$"), kind="library", text=re.compile(_LINKER_SCRIPT)),
-    PromisedCode(
+_COMPILED_NAME_RULES = (
+    CompiledNameRule(names=re.compile(r"\.so(\.\d+)*$"), kind="library", text=re.compile(_LINKER_SCRIPT)),
+    CompiledNameRule(
         names=re.compile(r"(^|/)(bin|libexec)/[^/.]+$"),
         kind="program",
         text=re.compile(r"(?s)#!\s*/.*"),
@@ -52,40 +52,40 @@ _PROMISED_CODE = (
 
 
 # What is forbidden in the wheels of components alone.
-_ROCM_PACKAGES = Forbidden(
+_ROCM_PACKAGES = ForbiddenMembers(
     # Stand-alone wheels have it in torch/lib/rocm.
     pattern=re.compile(r"^(?!torch/lib/rocm/)(.*/)?_?rocm_sdk(_[^/]*)?/"),
     message="part of the ROCm packages, which are wheels of their own",
 )
-_HIPIFIED_SOURCES = Forbidden(
+_HIPIFIED_SOURCES = ForbiddenMembers(
     # Headers stay, as extensions compile against them.
     pattern=re.compile(r"(^|/)hip/[^/]*\.(hip|cu|cpp|cc)$|_hip\.cpp$"),
     severity="warning",
     message="a source that hipify made",
 )
-_STATIC_LIBRARIES = Forbidden(
+_STATIC_LIBRARIES = ForbiddenMembers(
     pattern=re.compile(r"\.a$"),
     severity="warning",
     message="a static library",
 )
 
 
-def find_promised_code(name: str) -> PromisedCode | None:
-    """Return what a member's name promises to be compiled; None for nothing."""
-    for promised_code in _PROMISED_CODE:
-        if promised_code.names.search(name):
-            return promised_code
+def find_compiled_name_rule(name: str) -> CompiledNameRule | None:
+    """Return the rule by which a member must be compiled code, by its name; None for other names."""
+    for name_rule in _COMPILED_NAME_RULES:
+        if name_rule.names.search(name):
+            return name_rule
     return None
 
 
 def check(view: WheelView) -> Iterator[Finding]:
-    """Judge the members of a wheel."""
+    """Yield findings on members that are forbidden, misnamed, or not possible on Windows."""
     yield from _find_forbidden(view)
-    yield from _find_false_code(view)
-    yield from _find_refused_names(view)
-    yield from _find_case_twins(view)
-    for name, folder in view.mentions:
-        yield warning(f"It mentions {folder}, a folder of the build machine.", name)
+    yield from _find_misnamed_code(view)
+    yield from _find_names_refused_by_windows(view)
+    yield from _find_case_collisions(view)
+    for name, folder in view.build_folder_mentions:
+        yield warning(f"It build_folder_mentions {folder}, a folder of the build machine.", name)
 
     # Nothing else loads ROCm's libraries for torch.
     requires_dist = view.metadata.requires_dist if view.metadata else ()
@@ -95,8 +95,8 @@ def check(view: WheelView) -> Iterator[Finding]:
 
 
 def _find_forbidden(view: WheelView) -> Iterator[Finding]:
-    """Find forbidden members: one finding a rule, as a wheel with 300 byte code files has one problem."""
-    for rule in _rules_for(view.name.distribution, view.options.policy):
+    """Yield a finding for each rule that forbids members of the wheel: 300 such files are one problem."""
+    for rule in _forbidden_members(view.name.distribution, view.options.policy):
         names = list(filter(rule.pattern.search, view.members))
         if names:
             count = f"; there are {len(names)} such files" if len(names) > 1 else ""
@@ -108,8 +108,8 @@ def _find_forbidden(view: WheelView) -> Iterator[Finding]:
             )
 
 
-def _rules_for(distribution: str, policy: Policy) -> Iterator[Forbidden]:
-    """Yield what wheels of a distribution may not hold."""
+def _forbidden_members(distribution: str, policy: Policy) -> Iterator[ForbiddenMembers]:
+    """Yield the rules on which members wheels of a distribution may not have."""
     for rule in policy.forbidden:
         if matches(distribution, rule.distributions):
             yield rule
@@ -124,23 +124,24 @@ def _rules_for(distribution: str, policy: Policy) -> Iterator[Forbidden]:
         yield _STATIC_LIBRARIES
 
 
-def _find_false_code(view: WheelView) -> Iterator[Finding]:
-    """Find members whose names promise code that they do not hold."""
+def _find_misnamed_code(view: WheelView) -> Iterator[Finding]:
+    """Yield findings on members that are named like libraries or programs and hold no code."""
     if all(".dist-info/" in name for name in view.members):
         yield warning("The wheel holds nothing but its metadata.")
 
     names_of_code = {binary.name for binary in view.binaries}
     for name, size in view.members.items():
-        promised_code = find_promised_code(name)
+        name_rule = find_compiled_name_rule(name)
         if _LIBRARY.search(name) and size == 0:
             yield error("The file is empty.", name)
-        elif promised_code is not None and name not in names_of_code:
+        elif name_rule is not None and name not in names_of_code:
             text = view.texts.get(name, "")
-            if not promised_code.text.fullmatch(text):
-                yield error(f"It is named like a {promised_code.kind}, but holds no code.", name)
+            if not name_rule.text.fullmatch(text):
+                yield error(f"It is named like a {name_rule.kind}, but holds no code.", name)
 
 
-def _find_refused_names(view: WheelView) -> Iterator[Finding]:
+def _find_names_refused_by_windows(view: WheelView) -> Iterator[Finding]:
+    """Yield a finding for each member with a name that Windows refuses."""
     severity = _severity_of_windows_faults(view)
     if severity is None:
         return
@@ -156,6 +157,7 @@ def _find_refused_names(view: WheelView) -> Iterator[Finding]:
 
 
 def _severity_of_windows_faults(view: WheelView) -> Severity | None:
+    """Return how bad names are that Windows refuses: an error in its own wheels; None where no matter."""
     if any(platform.startswith("win") for platform in view.platforms):
         return "error"
     if "any" in view.platforms:
@@ -163,7 +165,8 @@ def _severity_of_windows_faults(view: WheelView) -> Severity | None:
     return None
 
 
-def _find_case_twins(view: WheelView) -> Iterator[Finding]:
+def _find_case_collisions(view: WheelView) -> Iterator[Finding]:
+    """Yield a finding for members whose names differ in letter case alone."""
     names_by_key: defaultdict[str, list[str]] = defaultdict(list)
     for member in view.members:
         path = installed_path(member) or member
@@ -184,15 +187,15 @@ def _find_case_twins(view: WheelView) -> Iterator[Finding]:
             )
 
 
-def name_policy(view: WheelView) -> Iterator[Finding]:
-    """Say whose policy it is that a wheel was checked by, where it is a user's."""
+def note_user_policy(view: WheelView) -> Iterator[Finding]:
+    """Yield a note with the files of the user's policy, if a wheel was checked by one."""
     source = view.options.policy.source
     if source:
         yield note(f"Checked by {source}, over the project's policy.")
 
 
-def compare_size(view: WheelView) -> Iterator[Finding]:
-    """Compare the size of a wheel with that of others of its distribution."""
+def check_size(view: WheelView) -> Iterator[Finding]:
+    """Yield findings on a wheel that is smaller or larger than the policy allows its distribution."""
     limit = view.options.policy.sizes.get(view.name.distribution)
     if limit is None:
         return

@@ -43,26 +43,27 @@ GENERIC_PROCESSORS: Mapping[str, Collection[str]] = MappingProxyType(
 
 
 def file_facts(path: Path) -> DeviceFacts | None:
-    """Return the device code of any file: a library, a code object, a bare bundle, an archive."""
+    """Return the device code of any file: a library, a code object, a bare bundle, an archive; or None."""
     with path.open("rb") as stream:
         head = stream.read(len(PLAIN_MAGIC))
         if head.startswith(elf.MAGIC):
             facts = elf.read_all_facts(stream, path.name)
-            return elf_facts(facts, mapped(path)) if facts else None
+            return elf_facts(facts, map_file(path)) if facts else None
         if head.startswith(kpack.MAGIC):
             archive = kpack.read(stream)
             binaries = frozenset(kernel.binary.rpartition("#")[0] for kernel in archive.kernels)
             targets = frozenset(kernel.target for kernel in archive.kernels)
             return DeviceFacts(
                 targets=targets,
-                archived=binaries,
+                archived_binaries=binaries,
             )
     if head.startswith(MAGICS):
-        return _facts_of_bundles(read_bundles(mapped(path)))
+        return _facts_of_bundles(read_bundles(map_file(path)))
     return None
 
 
 def _facts_of_bundles(bundles: tuple[Bundle, ...], registered_count: int | None = None) -> DeviceFacts:
+    """Return these bundles as a file's device code, with the targets of all of them."""
     targets: set[str] = set()
     for bundle in bundles:
         targets |= bundle.targets
@@ -73,8 +74,8 @@ def _facts_of_bundles(bundles: tuple[Bundle, ...], registered_count: int | None 
     )
 
 
-def mapped(path: Path) -> Buffer:
-    """Map a file; it is closed by the collector, as an error's traceback may still hold views of it."""
+def map_file(path: Path) -> Buffer:
+    """Return a file's bytes, mapped into memory until nothing refers to them any more."""
     with path.open("rb") as stream:
         return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
 
@@ -103,8 +104,9 @@ def _section_facts(
     wrappers_section: str,
     reference_section: str,
 ) -> DeviceFacts | None:
+    """Return the device code in a library's sections, whose names differ by platform; None without any."""
     if reference_section in sections:  # rocm-kpack moved the code out of the library
-        return DeviceFacts(split=True)
+        return DeviceFacts(is_split=True)
     if bundles_section not in sections:
         return None
 
@@ -120,7 +122,7 @@ def _section_facts(
 
 
 def check(view: WheelView) -> Iterator[Finding]:
-    """Compare a wheel's device code with the GPU targets it is built for.
+    """Yield findings where a wheel's device code differs from the GPU targets it is built for.
 
     A target that no file covers is an error, one that only some files cover a note (libraries may drop
     kernels that a GPU cannot run), one that was not requested a warning.
@@ -133,7 +135,7 @@ def check(view: WheelView) -> Iterator[Finding]:
     gpu = device_target(view.name.distribution)
     if gpu:
         yield from _check_device_package(view, gpu, facts_by_member)
-    elif any(facts.split for facts in facts_by_member.values()):
+    elif any(facts.is_split for facts in facts_by_member.values()):
         yield from _check_host(view, facts_by_member)
     else:
         yield from _check_bundles(facts_by_member)
@@ -146,13 +148,13 @@ def _check_device_package(
     gpu: str,
     facts_by_member: Mapping[str, DeviceFacts],
 ) -> Iterator[Finding]:
-    """Check a wheel of device code: it holds what its name says, and nothing else."""
+    """Yield errors for a device wheel that holds code for other GPUs than its name says, or none."""
     has_kernels = False
     for member, facts in facts_by_member.items():
         processors = [processor(target) for target in facts.targets]
         has_kernels = has_kernels or covers(gpu, processors)
         foreign_targets = [target for target in facts.targets if not covers(gpu, (processor(target),))]
-        if facts.archived and foreign_targets:
+        if facts.archived_binaries and foreign_targets:
             yield error(f"It holds code for {', '.join(sorted(foreign_targets))}, not for {gpu}.", member)
 
     is_unreadable = False
@@ -164,7 +166,7 @@ def _check_device_package(
 
 
 def _check_host(view: WheelView, facts_by_member: Mapping[str, DeviceFacts]) -> Iterator[Finding]:
-    """Check a wheel whose device code was moved: its extras lead to all that is promised."""
+    """Yield findings on a wheel whose device code was moved out: an extra must lead to each target."""
     yield note("Its device code was moved to wheels of its own (.kpack).")
     extras = view.metadata.provides_extra if view.metadata else ()
     targets = view.expectation.gpu_targets if view.expectation else None
@@ -177,6 +179,7 @@ def _check_host(view: WheelView, facts_by_member: Mapping[str, DeviceFacts]) -> 
 
 
 def _check_bundles(facts_by_member: Mapping[str, DeviceFacts]) -> Iterator[Finding]:
+    """Yield errors for files that register more bundles than they hold, or hold bundles without code."""
     for member, facts in facts_by_member.items():
         count = len(facts.bundles)
         if facts.registered_count is not None and facts.registered_count > count:
@@ -190,6 +193,7 @@ def _compare_targets(
     requested_targets: Sequence[str],
     facts_by_member: Mapping[str, DeviceFacts],
 ) -> Iterator[Finding]:
+    """Yield findings on requested targets without device code, and on code for other targets."""
     code_targets: set[str] = set()
     for facts in facts_by_member.values():
         code_targets |= facts.targets
@@ -216,17 +220,17 @@ def _compare_targets(
 
 
 def processor(target: str) -> str:
-    """Return a target without its features: ``gfx942`` of ``gfx942:xnack+``."""
+    """Return a gfx target without its features: ``gfx942`` of ``gfx942:xnack+``."""
     return target.partition(":")[0]
 
 
 def features(target: str) -> frozenset[str]:
-    """Return a target's features: ``xnack+`` of ``gfx942:xnack+``."""
+    """Return a gfx target's features: ``xnack+`` of ``gfx942:xnack+``."""
     return frozenset(target.split(":")[1:])
 
 
 def is_covered(target: str, code_targets: Collection[str]) -> bool:
-    """Return whether there is code for a target, whatever mode the GPU is in.
+    """Return whether a GPU target runs some of the code for other targets, in each of its modes.
 
     Code that does not name a feature runs in both of its modes; code for ``xnack+`` and code
     for ``xnack-`` together do too (clang's target ID documentation).
@@ -250,7 +254,7 @@ def is_covered(target: str, code_targets: Collection[str]) -> bool:
 
 
 def _covers_all_modes(variants: Sequence[frozenset[str]]) -> bool:
-    """Return whether code for these features is enough for each mode of a GPU."""
+    """Return whether code with these sets of features serves a GPU in each of its modes."""
     if not variants or frozenset() in variants:
         return bool(variants)
     feature_name = min(feature[:-1] for variant in variants for feature in variant)
@@ -263,12 +267,13 @@ def _covers_all_modes(variants: Sequence[frozenset[str]]) -> bool:
 
 
 def _contradicts(variant: frozenset[str], mode: frozenset[str]) -> bool:
+    """Return whether a variant of code needs a feature the other way than a mode has it."""
     opposites = {feature[:-1] + ("-" if feature.endswith("+") else "+") for feature in mode}
     return not opposites.isdisjoint(variant)
 
 
 def is_requested(code_target: str, requested_targets: Iterable[str]) -> bool:
-    """Return whether code for a target is of use where others are requested."""
+    """Return whether code for a target is of use on one of the requested targets."""
     if code_target == PORTABLE:
         return True
     processors = {processor(code_target), *GENERIC_PROCESSORS.get(processor(code_target), ())}

@@ -16,8 +16,8 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
 from core.binaries import pe
-from pytorch_build.check import Finding, error, note, path_in_site_packages, some, warning
-from pytorch_build.check.policy import ExpectedLibraries, Windows, expected_libraries, matches
+from pytorch_build.check import Finding, error, name_first_few, note, path_in_site_packages, warning
+from pytorch_build.check.policy import ExpectedLibraries, WindowsDlls, expected_libraries, matches
 
 if TYPE_CHECKING:
     from packaging.tags import Tag
@@ -32,8 +32,8 @@ _CPYTHON_ABI = re.compile(r"cp(?P<version>3\d+)(?P<free_threaded>t?)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
-    """Where a wheel's files may find DLLs.
+class DllSources:
+    """Where the files of a wheel may find DLLs: Windows, Python, other distributions, the wheel.
 
     Attributes:
         windows: Those that machines have.
@@ -43,28 +43,28 @@ class Surroundings:
         folders: The folders of the wheel's own, by name in small letters.
     """
 
-    windows: Windows
+    windows: WindowsDlls
     expected: ExpectedLibraries
     python: frozenset[str]
     tags: str
     folders: Mapping[str, Sequence[str]]
 
 
-def is_dll(name: str) -> bool:
-    """Return whether a member is a DLL, an extension module or a program, by its name."""
+def is_windows_binary(name: str) -> bool:
+    """Return whether a member is named like a DLL, an extension module or a program of Windows."""
     return name.lower().endswith((".dll", ".pyd", ".exe"))
 
 
 def check(view: WheelView) -> Iterator[Finding]:
-    """Judge the DLLs, extension modules and programs of a wheel for Windows."""
+    """Yield findings on the DLLs, extension modules and programs of a wheel for Windows."""
     if _PLATFORM not in view.platforms:
         return
 
     folders: defaultdict[str, list[str]] = defaultdict(list)
     for member in view.members:
-        folders[PurePosixPath(member).name.lower()].append(_folder(member))
+        folders[PurePosixPath(member).name.lower()].append(_installed_folder(member))
     pythons = {f"{tag.interpreter}-{tag.abi}" for tag in view.name.tags}
-    surroundings = Surroundings(
+    sources = DllSources(
         windows=view.options.policy.windows,
         expected=expected_libraries(view),
         python=python_dlls(view.name.tags),
@@ -76,29 +76,30 @@ def check(view: WheelView) -> Iterator[Finding]:
         binary = binaries.get(member)
         if binary is not None and binary.pe is not None:
             yield from _compare_kind(member, binary.pe)
-            yield from _find_missing_dlls(surroundings, member, binary.pe)
-        elif size and is_dll(member) and not (binary and binary.problems):
+            yield from _find_missing_dlls(sources, member, binary.pe)
+        elif size and is_windows_binary(member) and not (binary and binary.problems):
             yield error("It is not 64-bit code, whatever its name says.", member)
 
 
 def _compare_kind(member: str, facts: pe.PeFacts) -> Iterator[Finding]:
+    """Yield errors for a program that is a DLL, or the reverse, and for code for another processor."""
     if facts.dll is member.lower().endswith(".exe"):
         yield error("It is a program and no DLL, or the reverse.", member)
     if facts.machine != pe.AMD64:
         yield error(f"It is for another processor (machine {facts.machine:#x}) than {_PLATFORM}.", member)
 
 
-def _find_missing_dlls(surroundings: Surroundings, member: str, facts: pe.PeFacts) -> Iterator[Finding]:
-    """Look for each needed DLL; those that are missing for one reason make one finding."""
-    for fault, names in _faults(surroundings, member, facts.needed).items():
+def _find_missing_dlls(sources: DllSources, member: str, facts: pe.PeFacts) -> Iterator[Finding]:
+    """Yield findings on DLLs that a file needs and may not find, one for each reason."""
+    for fault, names in _dlls_by_fault(sources, member, facts.needed).items():
         yield replace(
             fault,
-            message=f"It needs {some(names)}{fault.message}",
+            message=f"It needs {name_first_few(names)}{fault.message}",
             where=member,
         )
 
-    for fault, names in _faults(surroundings, member, facts.delayed).items():
-        message = f"It needs {some(names)}{fault.message}"
+    for fault, names in _dlls_by_fault(sources, member, facts.delayed).items():
+        message = f"It needs {name_first_few(names)}{fault.message}"
         # What is loaded late does not stop an import.
         if fault.severity == "error":
             yield warning(f"{message} It is loaded when it is first called.", member)
@@ -110,45 +111,48 @@ def _find_missing_dlls(surroundings: Surroundings, member: str, facts: pe.PeFact
             )
 
 
-def _faults(surroundings: Surroundings, member: str, names: Sequence[str]) -> Mapping[Finding, Sequence[str]]:
-    """Return the DLLs that may be missing, by what is wrong with them."""
+def _dlls_by_fault(sources: DllSources, member: str, names: Sequence[str]) -> Mapping[Finding, Sequence[str]]:
+    """Return the needed DLLs that may be missing, by the finding that says what is wrong."""
     names_by_fault: defaultdict[Finding, list[str]] = defaultdict(list)
     for name in names:
-        fault = _fault_of_dll(surroundings, member, name)
+        fault = _fault_of_dll(sources, member, name)
         if fault is not None:
             names_by_fault[fault].append(name)
     return names_by_fault
 
 
-def _fault_of_dll(surroundings: Surroundings, member: str, name: str) -> Finding | None:
-    """Return why a needed DLL may be missing, in words that continue its name; None where it is found."""
+def _fault_of_dll(sources: DllSources, member: str, name: str) -> Finding | None:
+    """Return why a needed DLL may be missing, as a finding that continues its name; None if it is found."""
     lower_name = name.lower()
-    windows = surroundings.windows
-    folders = surroundings.folders.get(lower_name)
+    windows = sources.windows
+    folders = sources.folders.get(lower_name)
     if folders:
-        is_found = _folder(member) in folders or any(matches(folder, windows.folders) for folder in folders)
+        is_found = _installed_folder(member) in folders or any(
+            matches(folder, windows.folders) for folder in folders
+        )
         fault = warning(", which the wheel has in a folder that nothing adds to the search.")
         return None if is_found else fault
 
-    kind = origin(name, windows)
+    kind = dll_origin(name, windows)
     if kind == "python":
-        fault = error(f", which is not of the Python that the wheel is for ({surroundings.tags}).")
-        return None if lower_name in surroundings.python else fault
+        fault = error(f", which is not of the Python that the wheel is for ({sources.tags}).")
+        return None if lower_name in sources.python else fault
     if kind == "debug":
         return error(" of the debug run-time, which only Visual Studio has.")
     if kind == "redistributable":
         return note(" of Visual C++'s redistributable: the machine must have it.")
-    if kind == "system" or matches(lower_name, surroundings.expected.patterns):
+    if kind == "system" or matches(lower_name, sources.expected.patterns):
         return None
 
-    provider = surroundings.expected.find_undeclared_provider(lower_name)
+    provider = sources.expected.find_undeclared_provider(lower_name)
     sentence = ", which nothing provides."
     if provider is not None:
         sentence = f" of {provider}, but METADATA does not require {provider}."
     return error(sentence)
 
 
-def _folder(member: str) -> str:
+def _installed_folder(member: str) -> str:
+    """Return the folder below site-packages that a member is installed into."""
     return str(PurePosixPath(path_in_site_packages(member) or member).parent)
 
 
@@ -163,8 +167,8 @@ def system_dlls() -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
     return names, tuple(patterns)
 
 
-def origin(name: str, windows: Windows) -> DllOrigin | None:
-    """Return what a machine gets a DLL from; None where it is unknown."""
+def dll_origin(name: str, windows: WindowsDlls) -> DllOrigin | None:
+    """Return whether a DLL comes with Windows, Python or Visual C++; None where that is unknown."""
     lower_name = name.lower()
     if matches(lower_name, windows.debug) or _DEBUG_PYTHON.fullmatch(lower_name):
         return "debug"

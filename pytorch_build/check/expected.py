@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def check(view: WheelView) -> Iterator[Finding]:
-    """Compare a wheel with what is expected of it."""
+    """Yield findings where a wheel is not what is expected: name, version, Python, requirements."""
     expectation = view.expectation
     if expectation is None:
         return
@@ -46,6 +46,7 @@ def check(view: WheelView) -> Iterator[Finding]:
 def _compare_requirements(
     requires_dist: Iterable[str], expected_requirements: Iterable[str]
 ) -> Iterator[Finding]:
+    """Yield an error for each expected requirement that METADATA does not state so."""
     stated_requirements = [Requirement(text) for text in requires_dist if required_name(text)]
     for text in expected_requirements:
         expected = Requirement(text)
@@ -61,7 +62,7 @@ def _compare_requirements(
 
 
 def _is_met(expected: Requirement, stated: Requirement) -> bool:
-    """Return whether METADATA requires what is expected: at most with more extras, under no condition."""
+    """Return whether a stated requirement is the expected one; it may have more extras, and no condition."""
     if stated.marker is not None and expected.marker is None and not stated.marker.evaluate():
         return False
     stated_extras = {canonicalize_name(extra) for extra in stated.extras}
@@ -70,25 +71,31 @@ def _is_met(expected: Requirement, stated: Requirement) -> bool:
 
 
 def expectations(context: Context) -> Mapping[str, Expectation]:
-    """Return what the run's wheels must be, by name, as the builds' records say."""
+    """Return what the run's wheels have to be, by distribution, as the builds' records say."""
     builds: dict[str, records.Record] = {}
     for record in sorted(context.records, key=lambda record: record.started):
         project = record.stage.removeprefix("build_")
         is_of_ref = project in COMPONENTS and record.cell.torch_ref == context.ref.name
         if is_of_ref and record.status == "ok":
             builds[project] = record
-    return {COMPONENTS[project].distribution: _expected_wheel(context, project, builds) for project in builds}
+    return {
+        COMPONENTS[project].distribution: _expectation_of_build(context, project, builds)
+        for project in builds
+    }
 
 
 def machine_libraries(context: Context) -> frozenset[str]:
-    """Return what the loaders of the machines that built the run's wheels found, as the records say."""
+    """Return the libraries of the machines that the run's wheels need, as the builds' records say."""
     libraries: set[str] = set()
     for record in context.records:
         libraries.update(record.details.get("machine_libraries", ()))
     return frozenset(libraries)
 
 
-def _expected_wheel(context: Context, project: str, builds: Mapping[str, records.Record]) -> Expectation:
+def _expectation_of_build(
+    context: Context, project: str, builds: Mapping[str, records.Record]
+) -> Expectation:
+    """Return what the wheel of a component's recorded build has to be, given the others it was built on."""
     component = COMPONENTS[project]
     build = builds[project]
     inputs = build.inputs

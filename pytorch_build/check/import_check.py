@@ -21,7 +21,7 @@ from typing import TextIO
 
 
 def main() -> int:
-    """Import, compare, report."""
+    """Import the module that the arguments name, print what is wrong as JSON, and return the exit status."""
     parser = argparse.ArgumentParser(description="Import a distribution's module and compare versions.")
     parser.add_argument("--distribution", required=True)
     parser.add_argument(
@@ -51,7 +51,7 @@ def _compare_installed(distribution: str, version: str) -> Iterator[str]:
     except importlib.metadata.PackageNotFoundError:
         yield f"{distribution} is not installed."
         return
-    if normal(installed_version) != normal(version):
+    if normalized_version(installed_version) != normalized_version(version):
         yield f"{distribution} {installed_version} is installed; {version} is expected."
 
 
@@ -68,8 +68,8 @@ def _import_module(name: str, version: str, *, public: bool) -> Iterator[str]:
     stated_version = getattr(module, "__version__", None)
     if stated_version is None:
         return
-    expected_version = normal(version)
-    shown_version = normal(str(stated_version))
+    expected_version = normalized_version(version)
+    shown_version = normalized_version(str(stated_version))
     if public:
         expected_version = expected_version.partition("+")[0]
         shown_version = shown_version.partition("+")[0]
@@ -77,15 +77,15 @@ def _import_module(name: str, version: str, *, public: bool) -> Iterator[str]:
         yield f"{name}.__version__ is {stated_version}; {version} is expected."
 
 
-def normal(version: str) -> str:
-    """Write a version so that spellings of the same one are equal, as far as wheels spell it."""
+def normalized_version(version: str) -> str:
+    """Return a version in one spelling: lower case, and dots between the parts of its local label."""
     public, plus, local = version.strip().lower().partition("+")
     return public + plus + re.sub(r"[-_.]+", ".", local)
 
 
 @contextmanager
 def _redirected_output() -> Iterator[TextIO]:
-    """Keep standard output for the report: modules, and libraries below Python, write to standard error."""
+    """Send what modules print to standard error during the block, and give the real output."""
     sys.stdout.flush()
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as report:
         os.dup2(2, 1)

@@ -32,7 +32,7 @@ _SCRIPT_NAME = re.compile(r"[^/\\\s][^/\\]*")
 
 
 def check(view: WheelView) -> Iterator[Finding]:
-    """Judge METADATA and entry_points.txt of a wheel."""
+    """Yield findings on a wheel's METADATA and entry_points.txt."""
     if view.metadata is not None:
         yield from _compare_with_file_name(view, view.metadata)
         for fault in invalid_fields(view.metadata.raw):
@@ -45,6 +45,7 @@ def check(view: WheelView) -> Iterator[Finding]:
 
 
 def _compare_with_file_name(view: WheelView, metadata: WheelMetadata) -> Iterator[Finding]:
+    """Yield findings where METADATA or the ``.dist-info`` folder contradicts the file name."""
     name = view.name
     if canonicalize_name(metadata.name) != name.distribution:
         yield error(f"METADATA is that of {metadata.name}, the file name that of {name.distribution}.")
@@ -59,7 +60,7 @@ def _compare_with_file_name(view: WheelView, metadata: WheelMetadata) -> Iterato
 
 
 def invalid_fields(raw: bytes) -> list[InvalidMetadata]:
-    """Return what `packaging` finds wrong with METADATA, without what installers of today skip."""
+    """Return the errors that `packaging` finds in METADATA, but for those that installers skip."""
     fields, _unparsed = parse_email(raw)
     is_newer = fields.get("metadata_version", "").partition(".")[0] == _KNOWN_MAJOR_VERSION
     faults: list[InvalidMetadata] = []
@@ -77,6 +78,7 @@ def invalid_fields(raw: bytes) -> list[InvalidMetadata]:
 
 
 def _find_direct_references(metadata: WheelMetadata) -> Iterator[Finding]:
+    """Yield an error for each requirement by URL (direct reference), which indexes refuse."""
     for text in metadata.requires_dist:
         try:
             url = Requirement(text).url
@@ -119,6 +121,7 @@ def _parse_entry_points(text: str) -> tuple[EntryPoint, ...]:
 
 
 def _find_invalid_entry_points(view: WheelView) -> Iterator[Finding]:
+    """Yield findings on entry points that cannot be read, name no object or appear twice."""
     try:
         entry_points = _parse_entry_points(view.entry_points)
     except ValueError as problem:
@@ -137,6 +140,7 @@ def _find_invalid_entry_points(view: WheelView) -> Iterator[Finding]:
 
 
 def _fault_of_entry_point(entry_point: EntryPoint) -> str | None:
+    """Return what is wrong with an entry point, in words; None for a correct one."""
     match = _OBJECT.fullmatch(entry_point.value)
     if match is None:
         return "it names neither a module nor an object of one"

@@ -29,7 +29,7 @@ from core.data import (
 )
 from pytorch_build.components import COMPONENTS, TORCH
 from pytorch_build.components.component import (
-    Allowed,  # noqa: TC001 - pydantic reads it
+    AllowedContents,  # noqa: TC001 - pydantic reads it
     WheelSizes,  # noqa: TC001 - pydantic reads it
 )
 
@@ -40,8 +40,8 @@ POLICY_FILE = Path(__file__).with_name("policy.toml")
 USER_TABLE = "checks"
 
 
-class Forbidden(Model):
-    """Members that do not belong in a wheel; `message` says what they are."""
+class ForbiddenMembers(Model):
+    """A rule against members of wheels, by a pattern of names; `message` says what they are."""
 
     pattern: re.Pattern[str]
     severity: Literal["error", "warning", "note"] = "error"
@@ -49,8 +49,8 @@ class Forbidden(Model):
     distributions: tuple[str, ...] = ("*",)
 
 
-class Provider(Model):
-    """Libraries of other distributions, loaded or on the search path at run time.
+class LibraryProvider(Model):
+    """Distributions whose libraries wheels may need, as they are loaded or on the search path.
 
     Whoever requires one of `distributions` may expect `libraries`, those in `folders` below site-packages,
     and those of the providers in `includes`; `assumed_by` may without requiring it.
@@ -64,15 +64,15 @@ class Provider(Model):
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """Patterns of all its libraries."""
+        """Patterns of all the libraries of these distributions."""
         patterns = list(self.libraries)
         for names in self.folders.values():
             patterns += names
         return tuple(patterns)
 
 
-class Windows(Model):
-    """DLLs that a wheel for Windows need not hold. Names are shell patterns in small letters."""
+class WindowsDlls(Model):
+    """DLLs that a wheel for Windows need not hold, by patterns, and folders where DLLs are found."""
 
     libraries: tuple[str, ...] = ()
     redistributable: tuple[str, ...] = ()
@@ -81,24 +81,25 @@ class Windows(Model):
 
 
 class Policy(Model):
-    """What the checks allow; the `source` names the user's files over the project's, with their digests."""
+    """What the checks allow; `source` names the user's files that are laid over the project's data."""
 
     source: str = ""
     exempt_labels: tuple[str, ...] = ()
     device_code: tuple[str, ...] = ()
     system_libraries: tuple[str, ...] = ()
     machine_libraries: tuple[str, ...] = ()
-    windows: Windows = Windows()
+    windows: WindowsDlls = WindowsDlls()
     preloaded: tuple[str, ...] = ()
     sizes: dict[str, WheelSizes] = Field(default_factory=dict)
-    forbidden: tuple[Forbidden, ...] = ()
-    providers: dict[str, Provider] = Field(default_factory=dict)
+    forbidden: tuple[ForbiddenMembers, ...] = ()
+    providers: dict[str, LibraryProvider] = Field(default_factory=dict)
     startup_files: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    allowed: dict[str, Allowed] = Field(default_factory=dict)
+    allowed: dict[str, AllowedContents] = Field(default_factory=dict)
 
     @field_validator("providers")
     @classmethod
-    def _require_known_includes(cls, providers: dict[str, Provider]) -> dict[str, Provider]:
+    def _require_known_includes(cls, providers: dict[str, LibraryProvider]) -> dict[str, LibraryProvider]:
+        """Return the providers; one that includes an unknown provider is an error."""
         for name, provider in providers.items():
             for included_name in provider.includes:
                 if included_name not in providers:
@@ -107,7 +108,7 @@ class Policy(Model):
 
 
 def load_policy(file: Path | None = None) -> Policy:
-    """Return what is allowed, with what a user's file says over it.
+    """Return the policy that wheels are checked by, a user's file laid over the project's data.
 
     Raises:
         DataError: The file, or the table in pytorch-build.toml, has a mistake.
@@ -161,6 +162,7 @@ def _policy_with_user_tables(
     base_source: str = "",
     table_name: str = "",
 ) -> Policy:
+    """Return a policy of base tables with a user's laid over them, and the user's file as its source."""
     source = f"{file} (sha256 {files.sha256(file)})"
     if base_source:
         source = f"{source} and {base_source}"
@@ -176,12 +178,12 @@ def _policy_with_user_tables(
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions:
-    """How wheels are checked.
+    """What wheels are checked by: the policy, and what is known of the machine and of ROCm.
 
     Attributes:
         build_paths: Folders that no text file of a wheel may mention.
         policy: What is allowed.
-        loader: The libraries that the loader of the machine finds that built the wheels.
+        loader_libraries: The libraries that the loader of the machine finds that built the wheels.
         members_of_rocm: Where the ROCm wheels around this one have files, by file name; None where that is
             unknown.
         scratch: The folder for temporary files.
@@ -190,7 +192,7 @@ class CheckOptions:
 
     build_paths: tuple[str, ...] = ()
     policy: Policy = field(default_factory=load_policy)
-    loader: frozenset[str] = frozenset()
+    loader_libraries: frozenset[str] = frozenset()
     members_of_rocm: Mapping[str, Sequence[str]] | None = None
     scratch: Path | None = None
     jobs: int | None = None
@@ -198,7 +200,7 @@ class CheckOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedLibraries:
-    """Patterns of the libraries that a wheel may expect of others.
+    """Patterns of the libraries that a wheel may expect other distributions to have.
 
     `folders` says where others have some of them; `undeclared` are those of distributions that the wheel does
     not require.
@@ -209,7 +211,7 @@ class ExpectedLibraries:
     undeclared: Mapping[str, tuple[str, ...]]
 
     def find_undeclared_provider(self, library: str) -> str | None:
-        """Return the provider that has a library and is not required."""
+        """Return who has a library without being required by the wheel; None where nobody has it."""
         for provider, patterns in self.undeclared.items():
             if matches(library, patterns):
                 return provider
@@ -217,7 +219,7 @@ class ExpectedLibraries:
 
 
 def expected_libraries(view: WheelView) -> ExpectedLibraries:
-    """Return what a wheel may expect of the distributions that it requires."""
+    """Return which libraries a wheel may expect of the distributions that it requires."""
     policy = view.options.policy
     distribution = view.name.distribution
     names = _names_of_providers(view, policy)
@@ -240,7 +242,7 @@ def expected_libraries(view: WheelView) -> ExpectedLibraries:
 
 
 def _names_of_providers(view: WheelView, policy: Policy) -> set[str]:
-    """Return the providers that a wheel requires, and those that these include."""
+    """Return the names of the library providers that a wheel requires, and of those that these include."""
     distribution = view.name.distribution
     requirements = view.metadata.requires_dist if view.metadata else ()
     required_names = [required_name(requirement) for requirement in requirements]
@@ -255,12 +257,12 @@ def _names_of_providers(view: WheelView, policy: Policy) -> set[str]:
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Return whether a name is among shell patterns, in any letter case."""
+    """Return whether a name matches any of some shell patterns, in any letter case."""
     return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in patterns)
 
 
 def required_name(requirement: str) -> str:
-    """Return which distribution a requirement is on; "" for one that cannot be read."""
+    """Return the normalized name in a requirement; "" for one that cannot be parsed."""
     try:
         return canonicalize_name(Requirement(requirement).name)
     except InvalidRequirement:

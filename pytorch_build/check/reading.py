@@ -14,7 +14,7 @@ from core.wheel import find_dist_info, parse_wheel_name, read_metadata, read_sma
 from core.wheel.record import RecordProblem, Tap, verify_record
 from pytorch_build.check import Binary, Expectation, WheelView, device_code
 from pytorch_build.check.bundles import BundleError
-from pytorch_build.check.contents import find_promised_code
+from pytorch_build.check.contents import find_compiled_name_rule
 from rocm_packaging.packages import kpack
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def read_wheel(
     options: CheckOptions,
     expectation: Expectation | None = None,
 ) -> tuple[WheelView, tuple[RecordProblem, ...]]:
-    """Return the view of a wheel, and what is wrong with it as an archive.
+    """Return all that the checks need of a wheel, and what is wrong with its archive and RECORD.
 
     Raises:
         WheelError: It is no wheel at all.
@@ -42,7 +42,7 @@ def read_wheel(
     sizes = {member.name: member.size for member in read_archive(path).members if not member.is_folder}
     reader = _MemberReader(sizes, options.build_paths)
     tap = Tap(
-        wanted=reader.is_wanted,
+        wanted=reader.select_member,
         inspect=reader.inspect,
         folder=options.scratch,
     )
@@ -55,7 +55,7 @@ def read_wheel(
         info=_try_to_read(read_wheel_info, path, problems),
         entry_points=_try_to_read(_read_entry_points, path, problems) or "",
         binaries=tuple(sorted(reader.binaries, key=lambda binary: binary.name)),
-        mentions=tuple(sorted(reader.mentions)),
+        build_folder_mentions=tuple(sorted(reader.build_folder_mentions)),
         texts=reader.texts,
         options=options,
         expectation=expectation,
@@ -64,7 +64,7 @@ def read_wheel(
 
 
 def _try_to_read(read: Callable[[Path], _Facts], path: Path, problems: list[RecordProblem]) -> _Facts | None:
-    """Return what can be read of a wheel; add what is wrong to the problems that are known."""
+    """Return what a function reads of a wheel; None, and one problem more, where it cannot."""
     try:
         return read(path)
     except WheelError as problem:
@@ -86,26 +86,26 @@ def _read_entry_points(path: Path) -> str:
 
 
 class _MemberReader:
-    """Takes compiled and text members out of the verifying pass; several threads add whole values."""
+    """Collects facts of a wheel's members while its RECORD is verified, in several threads."""
 
     def __init__(self, sizes: Mapping[str, int], build_folders: tuple[str, ...]) -> None:
         self._sizes = sizes
         self._build_folders = build_folders
         self.binaries: list[Binary] = []
-        self.mentions: list[tuple[str, str]] = []
+        self.build_folder_mentions: list[tuple[str, str]] = []
         self.texts: dict[str, str] = {}
 
-    def is_wanted(self, name: str, first_bytes: bytes) -> bool:
-        """Return whether a member is to be inspected; keep the text of what should be compiled."""
+    def select_member(self, name: str, first_bytes: bytes) -> bool:
+        """Return whether a member is to be inspected; also keep texts that are named like code."""
         if first_bytes.startswith(_MAGICS):
             return True
-        if find_promised_code(name):
+        if find_compiled_name_rule(name):
             self.texts[name] = first_bytes[:_MOST_OF_A_SCRIPT].decode("latin-1")
         is_small_text = name.endswith(_TEXT_SUFFIXES) and self._sizes[name] <= _MOST_TEXT
         return bool(self._build_folders) and is_small_text
 
     def inspect(self, name: str, file: Path) -> None:
-        """Read a member's facts."""
+        """Add a member's headers and device code, or which folders of the build its text mentions."""
         with file.open("rb") as stream:
             is_code = stream.read(_LONGEST_MAGIC).startswith(_MAGICS)
         if is_code:
@@ -115,11 +115,11 @@ class _MemberReader:
         content = file.read_bytes()
         for folder in self._build_folders:
             if folder.encode() in content:
-                self.mentions.append((name, folder))
+                self.build_folder_mentions.append((name, folder))
 
 
 def read_binary(name: str, file: Path) -> Binary:
-    """Return a compiled file's headers and device code; what cannot be read becomes a problem of it."""
+    """Return a compiled file's headers and device code, or as its problem why these cannot be read."""
     binary = Binary(name=name)
     try:
         with file.open("rb") as stream:
@@ -129,9 +129,9 @@ def read_binary(name: str, file: Path) -> Binary:
             elif magic.startswith(pe.MAGIC):
                 binary = replace(binary, pe=pe.read_needs(stream, name))
         if binary.elf is not None:
-            return replace(binary, device=device_code.elf_facts(binary.elf, device_code.mapped(file)))
+            return replace(binary, device=device_code.elf_facts(binary.elf, device_code.map_file(file)))
         if binary.pe is not None:
-            return replace(binary, device=device_code.pe_facts(binary.pe, device_code.mapped(file)))
+            return replace(binary, device=device_code.pe_facts(binary.pe, device_code.map_file(file)))
         if magic == elf.MAGIC or magic.startswith(pe.MAGIC):
             return binary
         return replace(binary, device=device_code.file_facts(file))

@@ -44,9 +44,9 @@ _RULES: Sequence[tuple[str, Callable[[WheelView], Iterator[Finding]]]] = (
     ("expected", expected.check),
     ("metadata", metadata.check),
     ("tags", tags.check),
-    ("policy", contents.name_policy),
+    ("policy", contents.note_user_policy),
     ("contents", contents.check),
-    ("size", contents.compare_size),
+    ("size", contents.check_size),
     ("contents", site_packages.check),
     ("elf", libraries.check),
     ("dll", dlls.check),
@@ -55,16 +55,16 @@ _RULES: Sequence[tuple[str, Callable[[WheelView], Iterator[Finding]]]] = (
 
 
 def loader_libraries() -> frozenset[str]:
-    """Ask this machine's loader which libraries it finds; none where there is no ldconfig."""
+    """Return the libraries that this machine's loader finds (``ldconfig``); none without that program."""
     program = process.which("ldconfig", path=os.pathsep.join((os.defpath, "/usr/sbin", "/sbin")))
     if program is None:
         return frozenset()
     listing = process.capture([program, "-p"], check=False).stdout
-    return libraries.loader_names(listing, platform.machine())
+    return libraries.parse_ldconfig(listing, platform.machine())
 
 
 def find_wheels(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the wheels below folders, and files as they are, sorted."""
+    """Return the wheels among files and below folders, sorted; a folder without any is an error."""
     wheels: set[Path] = set()
     for path in paths:
         if not os.path.lexists(path):
@@ -85,7 +85,7 @@ def check_wheels(
     expectations: Mapping[str, Expectation] | None = None,
     options: CheckOptions | None = None,
 ) -> tuple[Finding, ...]:
-    """Check wheels, and that they belong together."""
+    """Return the findings on each of some wheels, and on whether they fit together."""
     wheels = find_wheels(paths)
     options = options or CheckOptions()
     expectations_by_name: dict[str, Expectation] = {}
@@ -98,6 +98,7 @@ def check_wheels(
     options_of_rocm = replace(options_of_wheel, members_of_rocm=wheel_set.members_of_rocm(wheels))
 
     def check_one(path: Path) -> tuple[Finding, ...]:
+        """Return the findings on one wheel, given what is expected of its distribution."""
         distribution = distribution_of(path)
         expectation = _expectation_of(distribution, expectations_by_name)
         # Programs of the development package run in its expanded tree.
@@ -113,13 +114,13 @@ def check_wheels(
 
 
 def _expectation_of(distribution: str, expectations: Mapping[str, Expectation]) -> Expectation | None:
-    """Return what is expected of a wheel: as itself, or as the device code of another."""
+    """Return what is expected of a wheel by its name, for a device wheel by its host; None if nothing."""
     if distribution in expectations:
         return expectations[distribution]
     host = host_distribution(distribution)
     for expectation in expectations.values():
         if host == expectation.distribution:
-            return expectation.of_part(distribution)
+            return expectation.for_distribution(distribution)
     return None
 
 
@@ -128,7 +129,7 @@ def check_wheel(
     expectation: Expectation | None = None,
     options: CheckOptions | None = None,
 ) -> tuple[Finding, ...]:
-    """Check one wheel. A file that is not a wheel at all is an error finding, so that the others go on."""
+    """Return the findings on one wheel; a file that is not a wheel at all is an error finding."""
     findings, _machine_libraries = check_built_wheel(path, expectation, options or CheckOptions())
     return findings
 
@@ -138,24 +139,26 @@ def check_built_wheel(
     expectation: Expectation | None,
     options: CheckOptions,
 ) -> tuple[tuple[Finding, ...], frozenset[str]]:
-    """Check one wheel; return also which libraries it needs of those that this machine's loader finds."""
+    """Return the findings on one wheel, and the libraries of this machine that it needs."""
     try:
         view, problems = read_wheel(path, options, expectation)
     except (WheelError, MissingInputError) as problem:
         return (_record_finding(path.name, problem.message, where=""),), frozenset()
 
     findings = [_record_finding(path.name, problem.message, where=problem.member) for problem in problems]
-    findings += judge(view)
+    findings += run_rules(view)
     needed: set[str] = set()
     for binary in view.binaries:
         if binary.elf is not None:
             needed.update(binary.elf.needed)
-    machine_libraries = frozenset(needed & options.loader).difference(options.policy.system_libraries)
+    machine_libraries = frozenset(needed & options.loader_libraries).difference(
+        options.policy.system_libraries
+    )
     return collapse_findings(findings), machine_libraries
 
 
 def _record_finding(filename: str, message: str, *, where: str) -> Finding:
-    """Return what is wrong with a wheel as an archive, without its name, which stands beside it."""
+    """Return an error on a wheel's archive or RECORD; the message loses the name of the file."""
     sentence = message.removeprefix(f"{filename}: ")
     if sentence.startswith(f"{filename} "):
         sentence = f"The wheel {sentence.removeprefix(f'{filename} ')}"
@@ -168,14 +171,14 @@ def _record_finding(filename: str, message: str, *, where: str) -> Finding:
     )
 
 
-def judge(view: WheelView) -> Iterator[Finding]:
-    """Yield what the rules of every subject find."""
+def run_rules(view: WheelView) -> Iterator[Finding]:
+    """Yield the findings of all rules on one wheel, with their subject and the wheel's name."""
     wheel = view.name.filename
     for binary in view.binaries:
         subject = "elf"
         if binary.name.endswith(kpack.SUFFIX):
             subject = "device_code"
-        elif dlls.is_dll(binary.name):
+        elif dlls.is_windows_binary(binary.name):
             subject = "dll"
         for problem in binary.problems:
             yield replace(

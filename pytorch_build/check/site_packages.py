@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from pytorch_build.check import Finding, WheelView
-    from pytorch_build.components.component import Allowed
+    from pytorch_build.components.component import AllowedContents
 
 _MODULE_SUFFIXES = (".py", ".pyc", ".pyi", ".so", ".pyd")
 _SITE_FOLDERS = ("site-packages", "dist-packages")
@@ -97,7 +97,7 @@ SHARED_NAMES = ("test", "tests", "benchmarks", "examples", "docs")
 
 @dataclass(frozen=True, kw_only=True)
 class Installation:
-    """What an installer makes of a wheel: each name with a member that brings it.
+    """What an installer would put into an environment: names of each kind, with the wheel's members.
 
     `top_level` are the files and folders in site-packages, `data_files` paths below the environment's root.
     """
@@ -109,10 +109,10 @@ class Installation:
 
 
 def check(view: WheelView) -> Iterator[Finding]:
-    """Judge what a wheel brings: by the rules for any wheel, and by what its distribution may bring."""
+    """Yield findings on what a wheel brings into an environment and its distribution may not bring."""
     installation = read_installation(view)
     yield from _find_startup_code(view, installation)
-    yield from _find_standard_library(view, installation)
+    yield from _find_shadowed_standard_library(view, installation)
     yield from _find_replaced_installers(view, installation)
     for member in view.members:
         parts = member.split("/")
@@ -123,7 +123,7 @@ def check(view: WheelView) -> Iterator[Finding]:
 
     allowed = find_allowed(view.name.distribution, view.options.policy.allowed)
     if allowed is not None:
-        yield from _find_unexpected(view, installation, allowed)
+        yield from _find_unexpected_contents(view, installation, allowed)
         return
     for name, member in installation.top_level.items():
         if module_name(name, member) in SHARED_NAMES:
@@ -132,7 +132,7 @@ def check(view: WheelView) -> Iterator[Finding]:
 
 
 def read_installation(view: WheelView) -> Installation:
-    """Return where an installer puts what a wheel holds."""
+    """Return what an installer would put into an environment for a wheel."""
     top_level: dict[str, str] = {}
     programs: dict[str, str] = {}
     data_files: dict[str, str] = {}
@@ -164,7 +164,7 @@ def read_installation(view: WheelView) -> Installation:
 
 
 def installed_path(member: str) -> str | None:
-    """Return a member's path below site-packages, by whichever way it gets there; None where it does not."""
+    """Return a member's path below site-packages, also by way of ``.data``; None where it goes elsewhere."""
     parts = member.split("/")
     path = path_in_site_packages(member)
     if path or not parts[2:]:
@@ -176,7 +176,7 @@ def installed_path(member: str) -> str | None:
 
 
 def module_name(top_level_name: str, member: str) -> str | None:
-    """Return the module that a file or folder in site-packages is; None for anything else."""
+    """Return the name that a file or folder in site-packages is imported by; None for no module."""
     is_folder = installed_path(member) != top_level_name
     if is_folder:
         return top_level_name
@@ -186,6 +186,7 @@ def module_name(top_level_name: str, member: str) -> str | None:
 
 
 def _find_startup_code(view: WheelView, installation: Installation) -> Iterator[Finding]:
+    """Yield errors for files that run whenever Python starts, unless the policy allows them."""
     distribution = view.name.distribution
     usual_files = view.options.policy.startup_files.get(distribution, ())
     for name, member in installation.top_level.items():
@@ -196,7 +197,8 @@ def _find_startup_code(view: WheelView, installation: Installation) -> Iterator[
             yield error(f"{name} is read whenever Python starts. {_how_to_allow(addition)}", member)
 
 
-def _find_standard_library(view: WheelView, installation: Installation) -> Iterator[Finding]:
+def _find_shadowed_standard_library(view: WheelView, installation: Installation) -> Iterator[Finding]:
+    """Yield findings on modules with the names of modules of the standard library."""
     for name, member in installation.top_level.items():
         module = module_name(name, member)
         if module not in STANDARD_LIBRARY:
@@ -208,6 +210,7 @@ def _find_standard_library(view: WheelView, installation: Installation) -> Itera
 
 
 def _find_replaced_installers(view: WheelView, installation: Installation) -> Iterator[Finding]:
+    """Yield errors for modules and programs of pip and its like in another's wheel."""
     distribution = view.name.distribution
     for name, member in installation.top_level.items():
         owner = INSTALLER_MODULES.get(module_name(name, member) or "")
@@ -223,8 +226,10 @@ def _find_replaced_installers(view: WheelView, installation: Installation) -> It
             yield error(f"A program named {name} would replace that of {owner}.", member)
 
 
-def _find_unexpected(view: WheelView, installation: Installation, allowed: Allowed) -> Iterator[Finding]:
-    """Find what is not among what a distribution may bring."""
+def _find_unexpected_contents(
+    view: WheelView, installation: Installation, allowed: AllowedContents
+) -> Iterator[Finding]:
+    """Yield errors for modules, programs and requirements that a distribution may not bring."""
     distribution = view.name.distribution
     top_level: dict[str, str] = {}
     for name, member in installation.top_level.items():
@@ -258,6 +263,7 @@ def _find_unexpected(view: WheelView, installation: Installation, allowed: Allow
 
 
 def _how_to_allow(addition: str) -> str:
+    """Return the sentence on where a user adds a line that allows what was found."""
     return (
         f"If that is right, say so: {addition} in a file for --policy, "
         f"or {USER_TABLE}.{addition} in pytorch-build.toml."

@@ -20,7 +20,7 @@ _EXTENSION = re.compile(r"\.(?:cpython-|cp)(\d+t?)[^/.]*\.(?:so|pyd)$")
 
 
 def check(view: WheelView) -> Iterator[Finding]:
-    """Judge the tags of a wheel by WHEEL and by what it holds."""
+    """Yield findings where a wheel's tags contradict WHEEL, its compiled files or its extension modules."""
     if view.info is not None:
         yield from _compare_with_info(view, view.info)
     yield from _compare_with_members(view)
@@ -28,6 +28,7 @@ def check(view: WheelView) -> Iterator[Finding]:
 
 
 def _compare_with_info(view: WheelView, info: WheelInfo) -> Iterator[Finding]:
+    """Yield errors where WHEEL has other tags or another build tag than the file name."""
     tags_of_name = {str(tag) for tag in view.name.tags}
     if tags_of_name != info.tags:
         listed = ", ".join(sorted(info.tags)) or "none"
@@ -41,6 +42,7 @@ def _compare_with_info(view: WheelView, info: WheelInfo) -> Iterator[Finding]:
 
 
 def _compare_with_members(view: WheelView) -> Iterator[Finding]:
+    """Yield findings where the platform tag or Root-Is-Purelib contradicts what is compiled."""
     elf_binaries = [binary for binary in view.binaries if binary.elf and binary.elf.machine != "EM_AMDGPU"]
     compiled = [name for name in view.members if name.endswith((".pyd", ".dll", ".dylib"))]
     compiled += [binary.name for binary in elf_binaries]
@@ -66,6 +68,7 @@ def _compare_with_members(view: WheelView) -> Iterator[Finding]:
 
 
 def _find_extensions_of_other_pythons(view: WheelView) -> Iterator[Finding]:
+    """Yield errors for extension modules of a Python that the wheel is not for."""
     abis = {tag.abi for tag in view.name.tags}
     interpreters = {tag.interpreter for tag in view.name.tags}
     if interpreters & {"py3", "py2"}:
@@ -77,7 +80,7 @@ def _find_extensions_of_other_pythons(view: WheelView) -> Iterator[Finding]:
 
 
 def accepts(python_tag: str, tag: Tag) -> bool:
-    """Return whether a Python, by its tag such as ``cp313-cp313t``, takes a wheel's tag."""
+    """Return whether a Python installs a wheel with a tag; it is given as ``cp312`` or ``cp313-cp313t``."""
     abi = python_tag.rpartition("-")[2]
     interpreter = abi.rstrip("t")
     version = (int(interpreter[2]), int(interpreter[3:]))

@@ -20,7 +20,7 @@ from core.errors import MissingInputError, WheelError
 from core.wheel import read_metadata
 from core.wheel.distributions import is_ours
 from core.wheel.record import require_listing
-from pytorch_build.check import Finding, some
+from pytorch_build.check import Finding, name_first_few
 from pytorch_build.check.allowed import find_allowed
 from pytorch_build.check.site_packages import installed_path
 from rocm_packaging.packages.layouts import BOOTSTRAP, device_target, is_rocm
@@ -37,7 +37,7 @@ _CORE = "rocm-sdk-core"
 
 @dataclass(frozen=True, kw_only=True)
 class _Wheel:
-    """A wheel, with all that it requires."""
+    """A wheel of the set that is checked together, with its requirements."""
 
     path: Path
     distribution: str
@@ -46,7 +46,7 @@ class _Wheel:
 
     @property
     def device_packages(self) -> set[str]:
-        """The distributions of device code that its extras name."""
+        """The distributions of device code that the wheel's extras require."""
         names: set[str] = set()
         for requirement in self.requirements:
             name = canonicalize_name(requirement.name)
@@ -57,7 +57,7 @@ class _Wheel:
 
     @property
     def rocm_versions(self) -> set[str]:
-        """The versions of ROCm that it requires exactly."""
+        """The versions of ROCm that the wheel requires exactly."""
         versions: set[str] = set()
         for requirement in self.requirements:
             if _has_version_of_rocm(canonicalize_name(requirement.name)):
@@ -65,7 +65,7 @@ class _Wheel:
         return versions
 
     def requirement_error(self, message: str) -> Finding:
-        """Return what is wrong with its requirements."""
+        """Return an error finding on what the wheel requires, with this message."""
         return Finding(
             severity="error",
             check="requirements",
@@ -75,6 +75,7 @@ class _Wheel:
 
 
 def _read_wheels(paths: Sequence[Path]) -> Iterator[_Wheel]:
+    """Yield wheels with their requirements; those that cannot be read are left out."""
     for path in paths:
         with suppress(WheelError, MissingInputError, InvalidRequirement):
             metadata = read_metadata(path)
@@ -92,7 +93,7 @@ def distribution_of(path: Path) -> str:
 
 
 def members_of_rocm(wheels: Iterable[Path]) -> Mapping[str, Sequence[str]] | None:
-    """Return where ROCm's wheels have their files, by name; None where the core package is not among them."""
+    """Return the paths of files in ROCm's wheels, by file name; None without ROCm's core package."""
     members: defaultdict[str, list[str]] = defaultdict(list)
     has_core = False
     for path in wheels:
@@ -107,19 +108,19 @@ def members_of_rocm(wheels: Iterable[Path]) -> Mapping[str, Sequence[str]] | Non
 
 
 def check(paths: Sequence[Path], policy: Policy) -> Iterator[Finding]:
-    """Judge whether wheels belong together."""
+    """Yield findings on wheels as a set: missing device wheels, files in one place, contradictions."""
     wheels = list(_read_wheels(paths))
-    yield from _find_missing_parts(wheels, {distribution_of(path) for path in paths})
-    yield from _find_shared_files(paths, policy)
-    yield from _find_differences(wheels)
+    yield from _find_missing_device_wheels(wheels, {distribution_of(path) for path in paths})
+    yield from _find_conflicting_files(paths, policy)
+    yield from _find_different_requirements(wheels)
     for wheel in wheels:
         for requirement in wheel.requirements:
             if is_ours(requirement.name):
                 yield from _check_requirement(wheel, requirement, wheels)
 
 
-def _find_missing_parts(wheels: Sequence[_Wheel], distributions: set[str]) -> Iterator[Finding]:
-    """Find hosts among the wheels whose device code is not all among them."""
+def _find_missing_device_wheels(wheels: Sequence[_Wheel], distributions: set[str]) -> Iterator[Finding]:
+    """Yield findings on host wheels whose device wheels are not all in the set."""
     for wheel in wheels:
         parts = wheel.device_packages
         missing = sorted(parts - distributions)
@@ -138,8 +139,8 @@ def _find_missing_parts(wheels: Sequence[_Wheel], distributions: set[str]) -> It
             )
 
 
-def _find_shared_files(paths: Sequence[Path], policy: Policy) -> Iterator[Finding]:
-    """Find files that the wheels of two distributions have in one place, with different contents.
+def _find_conflicting_files(paths: Sequence[Path], policy: Policy) -> Iterator[Finding]:
+    """Yield errors where wheels of two distributions install different files at one path.
 
     The wheel that is installed last wins, and whoever is removed takes the file along. Namespace packages may
     share the same __init__.py.
@@ -151,11 +152,11 @@ def _find_shared_files(paths: Sequence[Path], policy: Policy) -> Iterator[Findin
     for path in paths:
         for file, digest in _installed_files(path):
             first_path, first_digest = first_files.setdefault(file, (path, digest))
-            if first_digest != digest and not _replaces(path, first_path, policy):
+            if first_digest != digest and not _are_alternatives(path, first_path, policy):
                 shared_files[first_path, path].append(file)
 
     for (first_path, path), files in shared_files.items():
-        message = f"{first_path.name} has another file in its place: {some(files)}."
+        message = f"{first_path.name} has another file in its place: {name_first_few(files)}."
         yield Finding(
             severity="error",
             check="contents",
@@ -165,8 +166,8 @@ def _find_shared_files(paths: Sequence[Path], policy: Policy) -> Iterator[Findin
         )
 
 
-def _replaces(path: Path, first_path: Path, policy: Policy) -> bool:
-    """Return whether nobody installs both of two wheels, as one is the other, or is it by another name."""
+def _are_alternatives(path: Path, first_path: Path, policy: Policy) -> bool:
+    """Return whether two wheels are never installed together: of one name, or another name of it."""
     distribution = distribution_of(path)
     first_distribution = distribution_of(first_path)
     allowed = find_allowed(distribution, policy.allowed)
@@ -175,7 +176,7 @@ def _replaces(path: Path, first_path: Path, policy: Policy) -> bool:
 
 
 def _installed_files(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of a wheel as they are installed below site-packages, with their digests in RECORD."""
+    """Yield the paths of a wheel's files below site-packages, with their digests in RECORD."""
     rows: Mapping[str, RecordRow | None] = {}
     with suppress(WheelError, MissingInputError):
         rows = require_listing(path).rows
@@ -188,8 +189,8 @@ def _installed_files(path: Path) -> Iterator[tuple[str, bytes]]:
 # What wheels require of each other
 
 
-def _find_differences(wheels: Sequence[_Wheel]) -> Iterator[Finding]:
-    """Find wheels of one version, in one folder, that require different things.
+def _find_different_requirements(wheels: Sequence[_Wheel]) -> Iterator[Finding]:
+    """Yield warnings for wheels of one version, in one folder, that require different things.
 
     uv reads one wheel of a version and takes what it requires for what all of them do.
     """
@@ -199,7 +200,7 @@ def _find_differences(wheels: Sequence[_Wheel]) -> Iterator[Finding]:
         difference = set(map(str, wheel.requirements)) ^ set(map(str, first_wheel.requirements))
         if difference:
             message = (
-                f"It and {first_wheel.path.name} do not both require {some(sorted(difference))}; "
+                f"It and {first_wheel.path.name} do not both require {name_first_few(sorted(difference))}; "
                 "installers take the requirements of one wheel for those of its version."
             )
             yield replace(wheel.requirement_error(message), severity="warning")
@@ -210,7 +211,7 @@ def _check_requirement(
     requirement: Requirement,
     wheels: Sequence[_Wheel],
 ) -> Iterator[Finding]:
-    """Find a requirement on another version than the set has, or on a wheel that requires another ROCm."""
+    """Yield errors where wheels of the set have another version, or another ROCm, than is required."""
     candidates = _wheels_with_version_of(wheels, canonicalize_name(requirement.name))
     specifier = requirement.specifier
     matching_wheels = [wheel for wheel in candidates if specifier.contains(wheel.version, prereleases=True)]
@@ -222,7 +223,7 @@ def _check_requirement(
 
 
 def _wheels_with_version_of(wheels: Sequence[_Wheel], distribution: str) -> list[_Wheel]:
-    """Return the wheels that tell the version of a distribution; ROCm's packages have that of its core."""
+    """Return the wheels that have the version of a distribution; for ROCm's packages, the core package."""
     candidates = [wheel for wheel in wheels if wheel.distribution == distribution]
     if not candidates and _has_version_of_rocm(distribution):
         candidates = [wheel for wheel in wheels if wheel.distribution == _CORE]
@@ -230,11 +231,12 @@ def _wheels_with_version_of(wheels: Sequence[_Wheel], distribution: str) -> list
 
 
 def _has_version_of_rocm(distribution: str) -> bool:
+    """Return whether a distribution is one of ROCm's that have its version."""
     return is_rocm(distribution) and distribution != BOOTSTRAP
 
 
 def _compare_rocm(wheel: _Wheel, required_wheels: Sequence[_Wheel]) -> Iterator[Finding]:
-    """Compare the ROCm that a wheel requires with that of the wheels that it requires."""
+    """Yield an error where a wheel requires another ROCm than the wheels that it requires."""
     versions = wheel.rocm_versions
     for required_wheel in required_wheels:
         required_versions = required_wheel.rocm_versions

@@ -35,14 +35,14 @@ COMPONENTS: Mapping[str, Component] = {
 
 
 def find_component(name: str) -> Component:
-    """Return the component of a name that a user gave."""
+    """Return the component that a user named; an unknown name is an error."""
     if name not in COMPONENTS:
         raise UsageError(f"Unknown component {name!r}. {nearest(name, COMPONENTS)}")
     return COMPONENTS[name]
 
 
 def component_of(distribution: str) -> Component | None:
-    """Return the component that is built into a distribution; None for one that is not ours."""
+    """Return the component whose wheel has the distribution's name; None for others' wheels."""
     for component in COMPONENTS.values():
         if component.distribution == distribution:
             return component
@@ -50,11 +50,11 @@ def component_of(distribution: str) -> Component | None:
 
 
 def distributions() -> Sequence[str]:
-    """Return the distributions that are built, in build order."""
+    """Return the distribution names of all components, in build order."""
     return [component.distribution for component in COMPONENTS.values()]
 
 
-def needed_first(name: str, *, gpu: bool) -> tuple[str, ...]:
+def components_built_before(name: str, *, gpu: bool) -> tuple[str, ...]:
     """Return the components that are installed before one is built, in that order."""
     return tuple(
         first_name
@@ -63,8 +63,8 @@ def needed_first(name: str, *, gpu: bool) -> tuple[str, ...]:
     )
 
 
-def with_required(names: Iterable[str]) -> frozenset[str]:
-    """Return components with all that they are built against, and all that their wheels require."""
+def with_required_components(names: Iterable[str]) -> frozenset[str]:
+    """Return components, and those that they are built against or that their wheels require."""
     required: set[str] = set()
     for name in names:
         component = COMPONENTS[name]

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     RequiredToolchainParts = Callable[[Platform, Mapping[str, str]], Collection[str]]
 
 
-class Allowed(Model):
-    """What wheels of a distribution may bring.
+class AllowedContents(Model):
+    """What wheels of a distribution may bring into an environment.
 
     Attributes:
         top_level: Files and folders in site-packages.
@@ -40,9 +40,9 @@ class Allowed(Model):
     data_files: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
 
-    def __or__(self, addition: Allowed) -> Allowed:
+    def __or__(self, addition: AllowedContents) -> AllowedContents:
         """Return what either of the two allows."""
-        return Allowed(
+        return AllowedContents(
             top_level=self.top_level + addition.top_level,
             programs=self.programs + addition.programs,
             entry_points=self.entry_points + addition.entry_points,
@@ -54,7 +54,7 @@ class Allowed(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class VersionRule:
-    """Where a project says its version, besides ``version.txt``.
+    """Where a project's source tree states its version, besides ``version.txt``.
 
     Attributes:
         requires_version_file: Whether the build itself reads ``version.txt``, so that a tree needs one.
@@ -75,7 +75,7 @@ class VersionRule:
 
 @dataclass(frozen=True, kw_only=True)
 class VersionPlace:
-    """Where a wheel holds a version between quotes, which follows where the wheel's version is changed.
+    """Members of a wheel that quote its version, or ROCm's, and are edited where that is changed.
 
     Attributes:
         members: The wheel's members, as a glob whose ``*`` also stands for slashes.
@@ -89,7 +89,7 @@ class VersionPlace:
 
 
 class WheelSizes(Model):
-    """The sizes in bytes that a sound wheel has; 0 is no limit, as TOML has no null."""
+    """The limits in bytes of a wheel's size; 0 is no limit, as TOML has no null."""
 
     minimum: int = 0
     warn_above: int = 0
@@ -97,7 +97,7 @@ class WheelSizes(Model):
 
 
 class MachineNeed(Model):
-    """What a build takes of a machine.
+    """The disk, memory and headers that a build needs of a machine.
 
     Attributes:
         disk: GiB of disk for the tree and what is built in it.
@@ -157,7 +157,7 @@ class Component:
     requires_rocm: bool = False
     version_rule: VersionRule = VersionRule()
     version_places: tuple[VersionPlace, ...] = ()
-    allowed: Allowed
+    allowed: AllowedContents
     other_names: tuple[str, ...] = ()
     ships_sources: bool = False
     ships_static_libraries: bool = False
@@ -180,12 +180,12 @@ class Component:
         return self.distribution.replace("-", "_")
 
     def versions_in_module(self, version: str) -> tuple[str, ...]:
-        """Return what the installed module may state as ``__version__`` where the wheel has a version."""
+        """Return what the installed module's ``__version__`` may be for a wheel of a version."""
         if self.version_rule.module_lacks_local_part:
             return (version, version.partition("+")[0])
         return (version,)
 
     @property
     def device_prefix(self) -> str:
-        """What the names of the distributions with its device code begin with; a GPU target follows."""
+        """How the names of its device wheels' distributions begin; a GPU target follows."""
         return f"amd-{self.distribution}-device-"

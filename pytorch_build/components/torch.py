@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from core.errors import MissingInputError, RocmError, UsageError
 from pytorch_build.components.component import (
-    Allowed,
+    AllowedContents,
     Component,
     MachineNeed,
     VersionPlace,
@@ -83,7 +83,7 @@ _REQUIREMENTS_FOR_GPUS = (
 
 
 def torch_steps(inputs: BuildInputs, facts: BuildFacts) -> BuildSteps:
-    """Return how torch's wheel is built."""
+    """Return the commands, variables and requirements that build torch's wheel."""
     has_attention = uses_flash_attention(
         inputs.flash_attention,
         platform=facts.platform,
@@ -97,7 +97,7 @@ def torch_steps(inputs: BuildInputs, facts: BuildFacts) -> BuildSteps:
     # A file of an earlier build for ROCm would make a wheel for CPUs ask for rocm_sdk.
     stale_files = () if facts.rocm else (ROCM_INIT, f"build/lib*/{ROCM_INIT}")
     return BuildSteps(
-        env=_variables(inputs, facts, has_attention=has_attention),
+        env=_torch_variables(inputs, facts, has_attention=has_attention),
         commands=(build_command(facts, *arguments),),
         uninstall=("torch",),
         requirements_files=("requirements.txt", "requirements-build.txt"),
@@ -116,7 +116,7 @@ def uses_flash_attention(
     gpu_targets: tuple[str, ...],
     triton_version: str | None,
 ) -> bool:
-    """Return whether flash and memory-efficient attention are built: as requested, else where they work."""
+    """Return whether torch is built with flash attention: as requested, else where it works."""
     lacks_triton = triton_version is None and not platform.windows
     if requested and not gpu_targets:
         raise UsageError(f"{platform.flash_flag} needs GPU targets, and family cpu has none.")
@@ -153,7 +153,7 @@ def _build_arguments(
 
 
 def _refuses_locked_ninja(facts: BuildFacts) -> bool:
-    """Return whether pyproject.toml requires a ninja that does not work, and `build` would refuse ours."""
+    """Return whether pyproject.toml excludes the locked ninja, so that `build` would refuse it."""
     from packaging.requirements import Requirement
 
     for line in facts.tree_facts.build_requires:
@@ -163,13 +163,13 @@ def _refuses_locked_ninja(facts: BuildFacts) -> bool:
     return False
 
 
-def _variables(
+def _torch_variables(
     inputs: BuildInputs,
     facts: BuildFacts,
     *,
     has_attention: bool,
 ) -> dict[str, str]:
-    """Return the variables of torch's build."""
+    """Return the environment variables of torch's build."""
     attention = "ON" if has_attention else "OFF"
     # What the wheel requires besides upstream's requirements.
     requirements: list[str] = []
@@ -201,7 +201,7 @@ def _variables(
 
 
 def _rocm_flags(facts: BuildFacts) -> dict[str, str]:
-    """Return the flags that lead to ROCm's libdrm, which rocm_smi's headers need, and kineto's roctracer."""
+    """Return CXXFLAGS and LDFLAGS that lead to ROCm's libdrm and roctracer; none for CPUs."""
     if not facts.rocm:
         return {}
 
@@ -217,7 +217,7 @@ def _rocm_flags(facts: BuildFacts) -> dict[str, str]:
 
 
 def _libuv_variables(inputs: BuildInputs, facts: BuildFacts) -> dict[str, str]:
-    """Return what leads gloo to libuv; without it torch would silently be built without distributed."""
+    """Return the variable by which gloo finds libuv, without which torch would lack distributed."""
     libuv = facts.toolchain_parts.libuv
     if libuv:
         return {"libuv_ROOT": str(libuv.parent.parent)}
@@ -231,13 +231,13 @@ def _libuv_variables(inputs: BuildInputs, facts: BuildFacts) -> dict[str, str]:
 
 
 def is_switched_on(switch: str, platform: Platform, variables: Mapping[str, str]) -> bool:
-    """Return whether torch is built with what a switch of its CMake code turns off, and nobody has."""
+    """Return whether a switch of torch's CMake code is on, as it is unless a variable turns it off."""
     value = platform.find_variable(variables, switch)
     return value.upper() not in {"0", "OFF", "NO", "FALSE", "N"}
 
 
 def required_toolchain_parts(platform: Platform, variables: Mapping[str, str]) -> Sequence[str]:
-    """Return which parts of the toolchain a build needs: on Windows libuv, and OpenMP's runtime."""
+    """Return what a build must find or provide: on Windows libuv and OpenMP, unless named or off."""
     if not platform.windows:
         return ()
 
@@ -251,7 +251,7 @@ def required_toolchain_parts(platform: Platform, variables: Mapping[str, str]) -
 
 
 def _overlays(inputs: BuildInputs, facts: BuildFacts) -> Iterator[Overlay]:
-    """Yield the files that the wheel carries and upstream's tree does not have."""
+    """Yield the files that are put into torch's tree for the build: ROCm's loader, DLLs, licences."""
     if facts.rocm:
         libraries = preloaded_libraries(facts.platform, facts.rocm.libraries)
         yield Overlay(
@@ -287,7 +287,7 @@ def _overlays(inputs: BuildInputs, facts: BuildFacts) -> Iterator[Overlay]:
 
 
 def _notes(facts: BuildFacts) -> Iterator[str]:
-    """Yield what a user should know of this build."""
+    """Yield sentences on what a user should know before torch is built."""
     if facts.rocm:
         absent = [name for name in facts.platform.preloads if name not in facts.rocm.libraries]
         if absent:
@@ -350,7 +350,7 @@ TORCH = Component(
         VersionPlace(members="torch/_rocm_init.py", holds="rocm"),
         VersionPlace(members="torch/version.py"),
     ),
-    allowed=Allowed(
+    allowed=AllowedContents(
         # auditwheel and delvewheel put copies of libraries into NAME.libs.
         top_level=("torch", "torchgen", "functorch", "torch.libs"),
         programs=("torchrun", "torchfrtrace", "convert-caffe2-to-onnx", "convert-onnx-to-caffe2"),

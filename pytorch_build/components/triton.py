@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from core.errors import MissingInputError, SourceError
 from pytorch_build.components.component import (
-    Allowed,
+    AllowedContents,
     Component,
     MachineNeed,
     VersionPlace,
@@ -45,7 +45,7 @@ _LLVM_URL = "https://oaitriton.blob.core.windows.net/public/llvm-builds/llvm-{co
 
 
 def triton_steps(inputs: BuildInputs, facts: BuildFacts) -> BuildSteps:
-    """Return how triton's wheel is built."""
+    """Return the commands, variables and requirements that build triton's wheel."""
     # build_env.json is what the checkout leaves for the build of its commit.
     env = dict(facts.tree_facts.build_env)
     env[_SUFFIX_VARIABLE] = env.get(_SUFFIX_VARIABLE, "") + _version_suffix(inputs, facts)
@@ -75,7 +75,7 @@ def triton_steps(inputs: BuildInputs, facts: BuildFacts) -> BuildSteps:
 
 
 def _version_suffix(inputs: BuildInputs, facts: BuildFacts) -> str:
-    """Return the suffix that setup.py is given; the commit it adds by itself, in front of it."""
+    """Return the version suffix to give to triton's setup.py, which puts the commit in front of it."""
     base_version, plus, local_version = inputs.version.partition("+")
     commit_suffix = facts.tree_facts.git_suffix.lower()
     if not commit_suffix:
@@ -126,7 +126,7 @@ TRITON = Component(
     ),
     # It writes its public version there, unless its build is told the whole one.
     version_places=(VersionPlace(members="triton/__init__.py", required=False),),
-    allowed=Allowed(
+    allowed=AllowedContents(
         top_level=("triton", "triton.libs"),
         programs=("proton", "proton-viewer"),
         entry_points=("triton.backends:*",),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from core.errors import SourceError
 from core.families import CPU
-from pytorch_build.components import COMPONENTS, Component, needed_first
+from pytorch_build.components import COMPONENTS, Component, components_built_before
 
 if TYPE_CHECKING:
     from core.run.plan import PlannedJob
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def refuse_collisions_of_jobs(jobs: Sequence[PlannedJob], locks: Mapping[str, SourceLock]) -> None:
-    """Refuse wheels of one name, in one folder, that jobs of a plan would make of different sources.
+    """Fail where jobs of a plan would build wheels of one name from different sources.
 
     Args:
         jobs: Those that build wheels on one platform.
@@ -58,7 +58,7 @@ def refuse_collisions_of_locks(
     *,
     run_id: str,
 ) -> None:
-    """Refuse a lock whose wheels would replace those of another torch ref in the same run.
+    """Fail where a lock's wheels have the names of another torch ref's and come of other sources.
 
     Which families and Pythons are built is not known of a lock: any may be.
     """
@@ -83,7 +83,7 @@ def _collisions(
     *,
     gpu: bool,
 ) -> Iterator[str]:
-    """Yield the wheels that two locks promise under one name, and would make of different sources."""
+    """Yield a text on each wheel that two locks would build under one name from different sources."""
     versions = lock.wheel_versions(lock.projects, gpu=gpu)
     other_versions = other_lock.wheel_versions(other_lock.projects, gpu=gpu)
     for name in lock.projects:
@@ -105,6 +105,7 @@ def _collisions(
 
 
 def _describe_collision(wheel_label: str, makers_by_sources: Mapping[str, Sequence[str]]) -> str:
+    """Return lines that name a wheel, and who makes it from which sources."""
     lines = [f"{wheel_label}:"]
     for sources, makers in makers_by_sources.items():
         names = " and ".join(makers)
@@ -118,9 +119,9 @@ def _describe_sources(
     *,
     gpu: bool,
 ) -> str:
-    """Return what a wheel depends on besides its Python and its targets, for people and to compare."""
+    """Return the commits and the ROCm that a wheel is made of, as text to compare and to show."""
     sources: list[str] = []
-    for name in (component.name, *needed_first(component.name, gpu=gpu)):
+    for name in (component.name, *components_built_before(component.name, gpu=gpu)):
         locked = lock.projects.get(name)
         if locked is None:
             continue

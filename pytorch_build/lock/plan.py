@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def complete_plan(plan: Plan, resolve_lock: ResolveLock) -> tuple[Plan, Locks]:
-    """Return a plan with versions in its jobs and digests of its locks, and the locks.
+    """Return a plan with the versions of its jobs' wheels, and the source locks that these come from.
 
     Every torch ref is resolved once a platform.
 
@@ -56,7 +56,7 @@ def complete_plan(plan: Plan, resolve_lock: ResolveLock) -> tuple[Plan, Locks]:
 
 
 def _families_of_refs(jobs: Sequence[PlannedJob]) -> Mapping[str, str]:
-    """Return a GPU family of each torch ref: its first one, and ``cpu`` only where there is no other."""
+    """Return one GPU family for each torch ref of jobs; ``cpu`` where there is no other."""
     families: dict[str, str] = {}
     for job in jobs:
         torch_ref = job.torch_ref
@@ -68,7 +68,7 @@ def _families_of_refs(jobs: Sequence[PlannedJob]) -> Mapping[str, str]:
 
 
 def _wheel_set(job: PlannedJob) -> WheelSet:
-    """Return which wheels a job builds, or tests."""
+    """Return platform, artifact group, Python and torch ref, by which jobs share the same wheels."""
     return job.platform, job.artifact_group, job.python, job.torch_ref
 
 

@@ -19,7 +19,7 @@ from core.errors import DataError, SourceError
 from pytorch_build.components import COMPONENTS
 from pytorch_build.lock import versions
 from pytorch_build.lock.source_lock import LockedProject, SourceLock, WheelKind
-from pytorch_build.sources.git import Origins, Reader, require_safe
+from pytorch_build.sources.git import OriginReader, Origins, require_safe_origin
 
 if TYPE_CHECKING:
     from pytorch_build.refs.torch_refs import ProjectSource, TorchRef
@@ -39,7 +39,7 @@ def resolve(
     explicit_refs: Mapping[str, str] | None = None,
     require_related_commit: bool = False,
 ) -> SourceLock:
-    """Return the source lock of a torch ref: its components, and its torch.
+    """Find the commits and versions of a torch ref's projects, and return them as a source lock.
 
     Args:
         ref: What is locked.
@@ -57,27 +57,27 @@ def resolve(
 
     search = _Search(
         ref=ref,
-        reader=Reader(cache=cache, origins=origins or Origins()),
+        reader=OriginReader(cache=cache, origins=origins or Origins()),
         explicit_refs=explicit_refs or {},
         require_related_commit=require_related_commit,
     )
-    search = search.with_torch()
+    search = search.locate_torch()
     with ThreadPoolExecutor(max_workers=len(names)) as pool:
-        locked_projects = list(pool.map(search.lock, names))
+        locked_projects = list(pool.map(search.lock_project, names))
 
     projects = {locked.project: locked for locked in locked_projects}
     return SourceLock(
         torch_ref=ref.name,
         release_type=release_type,
         rocm_version=rocm_version,
-        projects=_with_versions(projects, ref, rocm_version=rocm_version, release_type=release_type),
+        projects=_add_wheel_versions(projects, ref, rocm_version=rocm_version, release_type=release_type),
     )
 
 
-def _with_versions(
+def _add_wheel_versions(
     projects: Mapping[str, LockedProject], ref: TorchRef, *, rocm_version: str, release_type: str
 ) -> dict[str, LockedProject]:
-    """Return projects with the versions of their wheels to come."""
+    """Return locked projects with the versions that their wheels will have."""
     torch_version: str | None = None
     if "torch" in projects:
         torch_version = projects["torch"].base_version or None
@@ -104,7 +104,7 @@ def _with_versions(
 
 
 def _suffixes_by_kind(ref: TorchRef, rocm_version: str) -> Mapping[WheelKind, str]:
-    """Return the local version of wheels with ROCm, if there is one, and of those without."""
+    """Return the local version suffixes of wheels with ROCm, if there is one, and of those without."""
     suffix_by_kind: dict[WheelKind, str] = {}
     if rocm_version:
         suffix = versions.version_suffix(rocm_version)
@@ -122,7 +122,7 @@ def _suffixes_by_kind(ref: TorchRef, rocm_version: str) -> Mapping[WheelKind, st
 
 @dataclass(frozen=True, kw_only=True)
 class _Location:
-    """Where a project is: its repository at a commit, and the name that led there."""
+    """A project's repository and commit, and the branch, tag or pin that named the commit."""
 
     project: str
     origin: str
@@ -130,14 +130,14 @@ class _Location:
     commit: str
 
     def describe_file(self, path: str) -> str:
-        """Return a file's name in the project's tree, for errors."""
+        """Return a text for errors that names a file, the project's repository and the commit."""
         short_commit = self.commit[:12]
         return f"{path} of {self.origin} at {short_commit}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Search:
-    """A search for the commits and versions of one torch ref's projects.
+    """The search for the commits and versions of one torch ref's projects.
 
     Attributes:
         ref: The torch ref.
@@ -149,37 +149,37 @@ class _Search:
     """
 
     ref: TorchRef
-    reader: Reader
+    reader: OriginReader
     explicit_refs: Mapping[str, str]
     require_related_commit: bool
     torch_location: _Location | None = None
     torch_files: Mapping[str, str] = field(default_factory=dict)
 
-    def with_torch(self) -> _Search:
-        """Return the search with where torch is, and what its tree says of others."""
+    def locate_torch(self) -> _Search:
+        """Return this search with torch's commit, and the texts of its files that pin other projects."""
         source = self.ref.projects.get("torch")
         if source is None or source.prebuilt:
             return self
 
         ref = self.explicit_refs.get("torch") or source.ref
-        location = self._find(source, ref)
+        location = self._resolve_ref(source, ref)
         paths = [versions.VERSION_FILE, *_PIN_FILES.values()]
         for component in COMPONENTS.values():
             version_file = component.version_rule.file_in_torch
             if version_file is not None:
                 paths.append(version_file)
-        texts = self.reader.texts(location.origin, location.commit, paths)
+        texts = self.reader.read_texts(location.origin, location.commit, paths)
         return replace(
             self,
             torch_location=location,
             torch_files=texts,
         )
 
-    def lock(self, project: str) -> LockedProject:
+    def lock_project(self, project: str) -> LockedProject:
         """Return a project at its commit, with the version that its files state."""
         source = self.ref.projects[project]
         if source.prebuilt:
-            return prebuilt(project, source.prebuilt)
+            return locked_prebuilt_project(project, source.prebuilt)
 
         location = self._locate(source)
         return LockedProject(
@@ -192,24 +192,25 @@ class _Search:
         )
 
     def _locate(self, source: ProjectSource) -> _Location:
-        """Find a project by the ref that the user named, else by torch's pin, else by the ref's data."""
+        """Return a project's commit by the user's ref, else by torch's pin, else by the torch ref."""
         if source.project == "torch" and self.torch_location is not None:
             return self.torch_location
 
         explicit_ref = self.explicit_refs.get(source.project)
         if explicit_ref:
-            return self._find(source, explicit_ref)
+            return self._resolve_ref(source, explicit_ref)
 
         pinned_location = self._follow_pin(source)
         if pinned_location is not None:
             return pinned_location
         if not source.ref:
-            raise self._missing_pin(source)
-        return self._find(source, source.ref)
+            raise self._missing_pin_error(source)
+        return self._resolve_ref(source, source.ref)
 
-    def _find(self, source: ProjectSource, ref: str) -> _Location:
+    def _resolve_ref(self, source: ProjectSource, ref: str) -> _Location:
+        """Return the commit of a project that a branch or tag of its repository names."""
         try:
-            commit = self.reader.commit(source.origin, ref)
+            commit = self.reader.resolve_commit(source.origin, ref)
         except SourceError as problem:
             message = f"{source.project} of torch ref {self.ref.name}: {problem.message}"
             raise SourceError(message, hint=problem.hint) from problem
@@ -223,7 +224,7 @@ class _Search:
     # --- Pins ---------------------------------------------------------------------------------
 
     def _follow_pin(self, source: ProjectSource) -> _Location | None:
-        """Find a project where torch's tree pins it; return None where it has no pin."""
+        """Return the commit of a project that torch's tree pins; None where it has no pin."""
         pin_file = _PIN_FILES.get(source.pin)
         if pin_file is None:
             return None
@@ -240,12 +241,12 @@ class _Search:
             related_commit = related_commits.get(COMPONENTS[source.project].distribution)
             if related_commit is None:
                 if self.require_related_commit:
-                    raise self._missing_pin(source)
+                    raise self._missing_pin_error(source)
                 return None
             commit = related_commit.commit
-            if not source.own_origin and origin != related_commit.origin:
+            if not source.has_own_origin and origin != related_commit.origin:
                 origin = related_commit.origin
-                require_safe(origin, f"{file_description}: {source.project}")
+                require_safe_origin(origin, f"{file_description}: {source.project}")
 
         try:
             self.reader.require_commit(origin, commit)
@@ -260,12 +261,13 @@ class _Search:
         )
 
     def _describe_file_of_torch(self, path: str) -> str:
-        """Return a file's name in torch's tree, for errors."""
+        """Return a text for errors that names a file of torch, its repository and the commit."""
         if self.torch_location is None:
             return path
         return self.torch_location.describe_file(path)
 
-    def _missing_pin(self, source: ProjectSource) -> SourceError:
+    def _missing_pin_error(self, source: ProjectSource) -> SourceError:
+        """Return the error for a project that torch's tree should pin and does not."""
         if self.torch_location is None:
             reason = "torch is prebuilt or not known"
         elif source.pin == "triton":
@@ -281,6 +283,7 @@ class _Search:
     # --- Versions -----------------------------------------------------------------------------
 
     def _base_version(self, location: _Location) -> str:
+        """Return the version that a project's files state, or torch's tree in their place."""
         rule = COMPONENTS[location.project].version_rule
         file_in_torch = rule.file_in_torch
         if file_in_torch is not None and file_in_torch in self.torch_files:
@@ -291,7 +294,7 @@ class _Search:
         texts = self.torch_files
         if location is not self.torch_location:
             paths = (versions.VERSION_FILE, *rule.modules)
-            texts = self.reader.texts(location.origin, location.commit, paths)
+            texts = self.reader.read_texts(location.origin, location.commit, paths)
 
         version_file = location.describe_file(versions.VERSION_FILE)
         if versions.VERSION_FILE in texts:
@@ -313,12 +316,12 @@ class _Search:
         setup_files = COMPONENTS[location.project].version_rule.setup_files
         if not setup_files:
             return False
-        texts = self.reader.texts(location.origin, location.commit, setup_files)
+        texts = self.reader.read_texts(location.origin, location.commit, setup_files)
         return any(versions.adds_commit(text) for text in texts.values())
 
 
-def prebuilt(project: str, requirement: str) -> LockedProject:
-    """Return the part of a lock that a project has which is installed instead of built: its requirement."""
+def locked_prebuilt_project(project: str, requirement: str) -> LockedProject:
+    """Return the entry in a lock of a project that is installed by a requirement, not built."""
     distribution = COMPONENTS[project].distribution
     try:
         parsed_requirement = Requirement(requirement)

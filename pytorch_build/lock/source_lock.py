@@ -22,12 +22,12 @@ WheelKind = Literal["rocm", "cpu"]
 
 
 def kind_of_wheels(*, gpu: bool) -> WheelKind:
-    """Return the kind of wheels for GPUs, or of those for CPUs."""
+    """Return "rocm" for wheels that run on GPUs, and "cpu" for others."""
     return "rocm" if gpu else "cpu"
 
 
 class LockedProject(Model):
-    """One project of a lock; one that is prebuilt has neither origin nor commit."""
+    """One project of a source lock: repository, commit and versions, or a requirement in place of a build."""
 
     project: str
     origin: str = ""  # as the ref or pin names it
@@ -41,13 +41,14 @@ class LockedProject(Model):
 
     @field_validator("project")
     @classmethod
-    def _known(cls, project: str) -> str:
+    def _require_component(cls, project: str) -> str:
+        """Return a project's name; one that is no component's is an error."""
         if project not in COMPONENTS:
             raise ValueError(f"{project!r} is not a project. {nearest(project, COMPONENTS)}")
         return project
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
+    def _require_commit(self) -> Self:
         if self.prebuilt:
             return self
         if not is_commit(self.commit):
@@ -58,7 +59,7 @@ class LockedProject(Model):
 
 
 class SourceLock(Document):
-    """A resolved torch ref, with versions for one release type and ROCm.
+    """The commits of a torch ref's projects, and the versions of their wheels to come.
 
     `resolved` is the time of the resolution in ISO 8601 and UTC; locks of older runs have None. It is no part
     of the digest: the same commits and versions are the same lock, whenever they were resolved.
@@ -76,14 +77,14 @@ class SourceLock(Document):
         return files.digest_of(self.model_dump(mode="json", exclude={"resolved"}))
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _require_matching_names(self) -> Self:
         for name, locked in self.projects.items():
             if locked.project != name:
                 raise ValueError(f"projects.{name} locks {locked.project}.")
         return self
 
     def project(self, name: str) -> LockedProject:
-        """Return a project's part of the lock."""
+        """Return a project's entry in the lock; one that the lock lacks is an error."""
         if name not in self.projects:
             raise SourceError(
                 f"The source lock of {self.torch_ref} does not hold {name}. {nearest(name, self.projects)}",
@@ -92,7 +93,7 @@ class SourceLock(Document):
         return self.projects[name]
 
     def version(self, project: str, *, gpu: bool) -> str:
-        """Return the full version of a wheel to come."""
+        """Return the full version that a project's wheel will have."""
         locked = self.project(project)
         if locked.prebuilt:
             raise SourceError(f"{project} of {self.torch_ref} is not built: it is {locked.prebuilt}.")
@@ -106,7 +107,7 @@ class SourceLock(Document):
         return locked.versions[kind]
 
     def wheel_versions(self, components: Iterable[str], *, gpu: bool) -> Mapping[str, str]:
-        """Return what is built of these components: each distribution, and the version of its wheels."""
+        """Return the versions of the wheels that will be built of these components, by distribution."""
         kind = kind_of_wheels(gpu=gpu)
         versions: dict[str, str] = {}
         for name in components:
@@ -125,7 +126,7 @@ class SourceLock(Document):
 
     @classmethod
     def from_compact(cls, text: str) -> SourceLock:
-        """Return the lock of a line that `compact` wrote, if its digest holds."""
+        """Return the lock in a line that `compact` wrote, whose digest must be right."""
         document = json_object(text, where="SOURCE_LOCK")
         lock = validated(
             document.get("lock", {}),

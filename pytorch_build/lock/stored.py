@@ -16,8 +16,8 @@ from pytorch_build.lock.collisions import refuse_collisions_of_locks
 from pytorch_build.lock.resolve import resolve
 from pytorch_build.lock.source_lock import LockedProject, SourceLock
 from pytorch_build.refs.torch_refs import SAMPLE_SCHEME, TorchRef
-from pytorch_build.sdk import RocmOptions, find_version
-from pytorch_build.sources.git import Origins, require_safe
+from pytorch_build.sdk import RocmOptions, find_rocm_version
+from pytorch_build.sources.git import Origins, require_safe_origin
 
 if TYPE_CHECKING:
     from pytorch_build.context import Context
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 PASSED = "SOURCE_LOCK"
 
 
-def origins(common: Common, ref: TorchRef, mirrors: Mapping[str, str]) -> Origins:
-    """Return how a ref's origins are reached; the sample's repositories are made where they are missing."""
+def prepare_origins(common: Common, ref: TorchRef, mirrors: Mapping[str, str]) -> Origins:
+    """Return how git reaches a ref's repositories; the sample's are made where they are missing."""
     origins_of_projects = [source.origin for source in ref.projects.values()]
     if not any(origin.startswith(SAMPLE_SCHEME) for origin in origins_of_projects):
         return Origins(mirrors=mirrors)
@@ -43,11 +43,11 @@ def origins(common: Common, ref: TorchRef, mirrors: Mapping[str, str]) -> Origin
 # --- Reading ----------------------------------------------------------------------------------
 
 
-def stored_lock(context: Context, *, renewed: bool = False) -> SourceLock | None:
+def stored_lock(context: Context, *, will_be_resolved_anew: bool = False) -> SourceLock | None:
     """Return the run's lock: the one passed in ``SOURCE_LOCK``, else the one among its outputs.
 
-    Others wrote it: its origins are those of the refs data, or such as git reaches encrypted. One that will
-    be `renewed` may have others where the refs data has changed.
+    Others wrote it: its origins are those of the refs data, or such as git reaches encrypted. A lock
+    that will be resolved anew may have others where the refs data has changed.
     """
     ref = context.ref
     passed_line = environment().get(PASSED)
@@ -63,9 +63,9 @@ def stored_lock(context: Context, *, renewed: bool = False) -> SourceLock | None
         for name, locked in lock.projects.items():
             source = ref.projects.get(name)
             is_of_refs_data = source is not None and source.origin == locked.origin
-            is_replaced = renewed and not _is_same_source(locked, ref)
+            is_replaced = will_be_resolved_anew and not _is_same_source(locked, ref)
             if not locked.prebuilt and not is_of_refs_data and not is_replaced:
-                require_safe(locked.origin, f"{where}: projects.{name}.origin")
+                require_safe_origin(locked.origin, f"{where}: projects.{name}.origin")
     return lock
 
 
@@ -76,15 +76,16 @@ def _read_lock(store: Store, key: str) -> SourceLock | None:
     return parse_json(store.read(key).decode(), SourceLock, where=key)
 
 
-def serving_lock(context: Context, options: RocmOptions) -> SourceLock | None:
-    """Return the run's lock where it is all that a build needs; None where it is missing, or out of date."""
-    lock = stored_lock(context, renewed=True)
-    if lock is None or not _serves(lock, context, options):
+def usable_lock(context: Context, options: RocmOptions) -> SourceLock | None:
+    """Return the run's stored lock if builds can use it as it is; None where it is missing or out of date."""
+    lock = stored_lock(context, will_be_resolved_anew=True)
+    if lock is None or not _is_usable(lock, context, options):
         return None
     return lock
 
 
-def _serves(lock: SourceLock, context: Context, options: RocmOptions) -> bool:
+def _is_usable(lock: SourceLock, context: Context, options: RocmOptions) -> bool:
+    """Return whether a lock has all that the options ask for: components, release type, ROCm."""
     if lock.release_type != context.common.release_type:
         return False
     if not lock.projects.keys() >= set(context.ref.components):
@@ -100,14 +101,14 @@ def _serves(lock: SourceLock, context: Context, options: RocmOptions) -> bool:
 
 
 def _is_same_source(locked: LockedProject, ref: TorchRef) -> bool:
-    """Return whether a locked project still is what the refs data names; a pin's commit is torch's to say."""
+    """Return whether a locked project comes from where the refs data says; a pin's commit may differ."""
     source = ref.projects.get(locked.project)
     if source is None:
         return False
     if source.prebuilt or locked.prebuilt:
         return source.prebuilt == locked.prebuilt
 
-    may_name_origin = source.pin == "related_commits" and not source.own_origin
+    may_name_origin = source.pin == "related_commits" and not source.has_own_origin
     if may_name_origin and not locked.chosen:
         # Where it comes from, too, is torch's to say.
         return True
@@ -121,7 +122,7 @@ def _is_same_source(locked: LockedProject, ref: TorchRef) -> bool:
 # --- Resolving --------------------------------------------------------------------------------
 
 
-def source_lock(
+def ensure_source_lock(
     context: Context,
     options: RocmOptions,
     *,
@@ -131,7 +132,7 @@ def source_lock(
     mirrors: Mapping[str, str] | None = None,
     planned_refs: Collection[str] = (),
 ) -> SourceLock:
-    """Return the run's lock; resolve it where it is missing, and complete it where it lacks versions.
+    """Return the run's source lock; resolve and store it where it is missing or lacks something.
 
     A stored lock keeps its commits until `update` is requested. A ROCm version that it lacks is
     added; one that it contradicts replaces it in the local run only.
@@ -151,9 +152,9 @@ def source_lock(
     common = context.common
     ref = context.ref
     explicit_refs = explicit_refs or {}
-    previous_lock = None if update else stored_lock(context, renewed=True)
+    previous_lock = None if update else stored_lock(context, will_be_resolved_anew=True)
     if previous_lock is not None and not require_related_commit:
-        if not explicit_refs and _serves(previous_lock, context, options):
+        if not explicit_refs and _is_usable(previous_lock, context, options):
             return previous_lock
         if common.outputs.immutable:
             requested_version = options.version or ref.rocm_version or "of its own"
@@ -163,44 +164,44 @@ def source_lock(
                 hint="A run's lock is resolved once: use a run id of its own.",
             )
 
-    rocm_version = find_version(context, options)
-    kept_projects: Mapping[str, LockedProject] = {}
+    rocm_version = find_rocm_version(context, options)
+    unchanged_projects: Mapping[str, LockedProject] = {}
     if previous_lock is not None:
         rocm_version = rocm_version or previous_lock.rocm_version
-        kept_projects = _kept_projects(
+        unchanged_projects = _unchanged_projects(
             previous_lock,
             ref,
             explicit_refs,
             read_pins=require_related_commit,
         )
     resolved_lock = resolve(
-        _at_kept_commits(ref, kept_projects),
+        _at_locked_commits(ref, unchanged_projects),
         rocm_version=rocm_version,
         release_type=common.release_type,
         cache=common.cache / "refs",
-        origins=origins(common, ref, mirrors or {}),
+        origins=prepare_origins(common, ref, mirrors or {}),
         explicit_refs=explicit_refs,
         require_related_commit=require_related_commit,
     )
-    lock = _with_names(resolved_lock, kept_projects, explicit_refs)
+    lock = _restore_ref_names(resolved_lock, unchanged_projects, explicit_refs)
     other_locks = _locks_of_other_refs(common, {ref.name, *planned_refs})
     refuse_collisions_of_locks(lock, other_locks, run_id=common.run_id)
     return publish_lock(common, lock)
 
 
 def with_components(context: Context, *components: str) -> Context:
-    """Widen a context's ref by components that a stage was asked for by name."""
-    return replace(context, ref=context.ref.only({*context.ref.components, *components}))
+    """Return the context with a torch ref that also builds the components that were named."""
+    return replace(context, ref=context.ref.with_only_components({*context.ref.components, *components}))
 
 
-def _kept_projects(
+def _unchanged_projects(
     previous_lock: SourceLock,
     ref: TorchRef,
     explicit_refs: Container[str],
     *,
     read_pins: bool,
 ) -> Mapping[str, LockedProject]:
-    """Return the projects whose commits stay; those that a pin names only beside the torch that has it."""
+    """Return the projects of an earlier lock whose commits stay as they are."""
     same_projects: dict[str, LockedProject] = {}
     for name, locked in previous_lock.projects.items():
         if not locked.commit or name in explicit_refs:
@@ -215,10 +216,10 @@ def _kept_projects(
     }
 
 
-def _at_kept_commits(ref: TorchRef, kept_projects: Mapping[str, LockedProject]) -> TorchRef:
-    """Return a ref that names commits that are kept: where they were found, which a pin may have said."""
+def _at_locked_commits(ref: TorchRef, unchanged_projects: Mapping[str, LockedProject]) -> TorchRef:
+    """Return a torch ref that takes these projects from the commits that they were locked at."""
     sources = dict(ref.projects)
-    for name, locked in kept_projects.items():
+    for name, locked in unchanged_projects.items():
         sources[name] = replace(
             sources[name],
             origin=locked.origin,
@@ -226,22 +227,22 @@ def _at_kept_commits(ref: TorchRef, kept_projects: Mapping[str, LockedProject]) 
             pin="",
         )
     # What was asked for by name once stays locked, too.
-    return replace(ref, projects=sources).only({*ref.components, *kept_projects})
+    return replace(ref, projects=sources).with_only_components({*ref.components, *unchanged_projects})
 
 
-def _with_names(
+def _restore_ref_names(
     lock: SourceLock,
-    kept_projects: Mapping[str, LockedProject],
+    unchanged_projects: Mapping[str, LockedProject],
     explicit_refs: Container[str],
 ) -> SourceLock:
-    """Return a lock with the names that kept commits were resolved from, and marks for chosen ones."""
+    """Return a lock whose unchanged projects name the branch or tag of their commits again."""
     projects: dict[str, LockedProject] = {}
     for name, locked in lock.projects.items():
         changes: dict[str, object] = {"chosen": name in explicit_refs}
-        kept_project = kept_projects.get(name)
-        if kept_project is not None:
-            changes["ref"] = kept_project.ref
-            changes["chosen"] = kept_project.chosen
+        unchanged_project = unchanged_projects.get(name)
+        if unchanged_project is not None:
+            changes["ref"] = unchanged_project.ref
+            changes["chosen"] = unchanged_project.chosen
         projects[name] = locked.model_copy(update=changes)
     return lock.model_copy(update={"projects": projects})
 
@@ -250,7 +251,7 @@ def _with_names(
 
 
 def _locks_of_other_refs(common: Common, refs: Collection[str]) -> Sequence[SourceLock]:
-    """Return the locks of the run's other torch refs than these."""
+    """Return the source locks of the run's torch refs but these."""
     outputs = common.outputs
     store = common.open_for_reading()
     keys_of_refs = {outputs.source_lock_key(ref) for ref in refs}
@@ -265,7 +266,7 @@ def _locks_of_other_refs(common: Common, refs: Collection[str]) -> Sequence[Sour
 
 
 def publish_lock(common: Common, lock: SourceLock) -> SourceLock:
-    """Put a lock that was just resolved among the run's outputs; return the one that is there now.
+    """Store a resolved lock among the run's outputs, and return the one that is stored now.
 
     A lock with the same digest stays as it is, with the time at which it was resolved first.
 

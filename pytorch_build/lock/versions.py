@@ -37,7 +37,7 @@ _SHOWN_CHARACTERS = 80
 
 
 class RelatedCommit(NamedTuple):
-    """One row of ``related_commits``."""
+    """One row of torch's file ``related_commits``: the commit of another project to build with it."""
 
     os: str
     source: str
@@ -48,7 +48,7 @@ class RelatedCommit(NamedTuple):
 
 
 def parse_related_commits(text: str, where: str) -> Mapping[str, RelatedCommit]:
-    """Return the rows of ``related_commits`` by distribution.
+    """Return the rows of ``related_commits`` for Ubuntu, by distribution.
 
     Every row is validated, the ``ubuntu`` rows count, on Windows too. `where` names the file, for errors.
     """
@@ -80,6 +80,7 @@ def parse_related_commits(text: str, where: str) -> Mapping[str, RelatedCommit]:
 
 
 def _parse_row(line: str, where: str) -> RelatedCommit:
+    """Return one line of ``related_commits`` as a row, its commit in small letters."""
     fields = RelatedCommit._fields
     values = [value.strip() for value in line.split("|")]
     count = len(values)
@@ -108,7 +109,7 @@ def _parse_row(line: str, where: str) -> RelatedCommit:
 
 
 def parse_commit_pin(text: str, where: str) -> str:
-    """Return the commit that a pin file holds, as ``triton.txt`` does."""
+    """Return the commit in the text of a pin file such as torch's ``triton.txt``."""
     commit = text.removeprefix(_BYTE_ORDER_MARK).strip().lower()
     if not is_commit(commit):
         first_line = _quote_first_line(text)
@@ -117,7 +118,7 @@ def parse_commit_pin(text: str, where: str) -> str:
 
 
 def parse_version(text: str, where: str) -> str:
-    """Return the version that a file holds, in normal form: one of PEP 440 without a local part."""
+    """Return the version in a file's text in normal form (PEP 440), which must have no local part."""
     version_text = text.removeprefix(_BYTE_ORDER_MARK).strip()
     try:
         version = Version(version_text)
@@ -137,12 +138,13 @@ def module_version(text: str, where: str) -> str | None:
     return parse_version(assignment[1], where)
 
 
-def adds_commit(setup: str) -> bool:
+def adds_commit(setup_text: str) -> bool:
     """Return whether triton's setup.py adds the commit to the version: not on release branches."""
-    return "def get_git_commit_hash" in setup
+    return "def get_git_commit_hash" in setup_text
 
 
 def _quote_first_line(text: str) -> str:
+    """Return the first line of a text, shortened and in quotes, for errors."""
     first_line = text.strip().partition("\n")[0]
     if not first_line:
         return "nothing"
@@ -171,7 +173,7 @@ def python_tag(version: str) -> str:
 
 
 def version_suffix(rocm_version: str) -> str:
-    """Return the local version suffix of wheels for a ROCm version.
+    """Return the local version suffix of wheels built against a ROCm version: ``+rocm7.1``.
 
     The scheme of the field's ``determine_version.py``: ``rocm``, or ``devrocm`` for
     development builds, then the ROCm version (without an epoch) with its own ``+`` replaced. Given
@@ -209,7 +211,7 @@ def _normalized_suffix(label: str) -> str:
 
 
 def edited_suffix(suffix: str, digest: str) -> str:
-    """Return a suffix that says that the tree has edits.
+    """Return a local version suffix with the mark of a tree that has edits.
 
     ``+cpu.dirty.1f3a9c20``, which installers take for newer.
     """
@@ -217,8 +219,8 @@ def edited_suffix(suffix: str, digest: str) -> str:
     return f"{suffix}.dirty.{short_digest}"
 
 
-def without_edits(text: str) -> str:
-    """Return a setting without what `edited_suffix` adds, as each edit would be another configuration."""
+def without_edit_marks(text: str) -> str:
+    """Return a text without the marks of `edited_suffix`, as each edit would be another setting."""
     return re.sub(r"\.dirty\.[0-9a-f]{1,8}(?![0-9a-z])", "", text)
 
 
@@ -231,7 +233,7 @@ def wheel_version(
     adds_commit: bool = False,
     torch_version: str | None = None,
 ) -> str:
-    """Return a wheel's full version, of what `parse_version` and the suffix functions returned.
+    """Return a wheel's full version: a base version, and a local part of commit, torch and suffix.
 
     Args:
         base_version: The version that the project's tree names.
@@ -248,8 +250,8 @@ def wheel_version(
     if adds_commit or release_type in _TYPES_WITH_COMMIT:
         short_commit = commit[:_SHORT_DIGEST_LENGTH]
         labels.append(f"git{short_commit}")
-    if torch_version is not None and _series(torch_version) != _series(base_version):
-        labels.append(f"torch{_series(torch_version)}")
+    if torch_version is not None and _minor_series(torch_version) != _minor_series(base_version):
+        labels.append(f"torch{_minor_series(torch_version)}")
     labels.append(suffix.removeprefix("+"))
 
     local_version = ".".join(labels)
@@ -257,7 +259,7 @@ def wheel_version(
     return str(version)
 
 
-def _series(version: str) -> str:
+def _minor_series(version: str) -> str:
     """Return the major and minor number of a version: 2.10.0a0 -> 2.10."""
     parsed_version = Version(version)
     return f"{parsed_version.major}.{parsed_version.minor}"

@@ -42,7 +42,7 @@ Pin = Literal["", "related_commits", "triton"]
 
 
 class ProjectTable(Model):
-    """One component's table of a ref. What is absent comes from the component."""
+    """A torch ref's table on one of its components; what it leaves out, the component says."""
 
     origin: str | None = None
     ref: str | None = None
@@ -56,14 +56,14 @@ class ProjectTable(Model):
 
 
 class PlatformTable(Model):
-    """A ref's support on one platform."""
+    """A torch ref's table on one platform: how it is supported there, and what is built."""
 
     status: Status = "supported"
     components: tuple[str, ...] | None = None
 
 
 def _require_component(name: str) -> str:
-    """Return the name of a ref's table, if a component has it."""
+    """Return a table's name as it is; raise ValueError where no component has it."""
     if name not in COMPONENTS:
         known_names = [*RefTable.model_fields, *COMPONENTS]
         raise ValueError(f"unknown key. {nearest(name, known_names)}")
@@ -71,7 +71,7 @@ def _require_component(name: str) -> str:
 
 
 class RefTable(Model, extra="allow"):
-    """One ``[refs.NAME]`` table. Besides these keys it has a table for each of its components."""
+    """One ``[refs.NAME]`` table as it is written, with a table for each of its components."""
 
     __pydantic_extra__: dict[Annotated[str, AfterValidator(_require_component)], ProjectTable]
 
@@ -100,15 +100,15 @@ class RefTable(Model, extra="allow"):
         return {name: tables[name] for name in COMPONENTS if name in tables}
 
 
-class UserFile(Model):
-    """A refs file of the user's own."""
+class UserRefsFile(Model):
+    """Content of a refs file of the user's own: torch refs, and which is the default."""
 
     default: str = ""
     refs: dict[str, RefTable] = Field(default_factory=dict)
 
 
 class HistoryRow(Model):
-    """A version that was built once; `after` names the ref whose row it follows."""
+    """A row of the support table on a version that was built once; it follows that of `after`."""
 
     title: str
     after: str
@@ -117,7 +117,7 @@ class HistoryRow(Model):
 
 
 class FeatureRow(Model):
-    """A feature's support by platform."""
+    """A row of the table of features: how each platform supports it."""
 
     name: str
     linux: Status
@@ -126,8 +126,8 @@ class FeatureRow(Model):
     issue: str = ""
 
 
-class RefsFile(UserFile):
-    """The embedded refs file."""
+class RefsFile(UserRefsFile):
+    """Content of the embedded refs file: torch refs, and rows of the documentation's tables."""
 
     history: tuple[HistoryRow, ...] = ()
     features: tuple[FeatureRow, ...] = ()
@@ -138,14 +138,14 @@ class RefsFile(UserFile):
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectSource:
-    """Where one project of one torch ref comes from."""
+    """Where a torch ref takes a project from: a branch or pin of a repository, or a prebuilt wheel."""
 
     project: str
     origin: str
     ref: str = ""
     prebuilt: str = ""
     pin: str = ""
-    own_origin: bool = False
+    has_own_origin: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     build_requirements: tuple[str, ...] = ()
     hipify: bool = False
@@ -194,8 +194,8 @@ class TorchRef:
     source: str = ""
     listed: bool = True
 
-    def only(self, components: Iterable[str]) -> TorchRef:
-        """Return the ref with nothing but some components to build, in build order."""
+    def with_only_components(self, components: Iterable[str]) -> TorchRef:
+        """Return the ref with only these components to build, in build order."""
         wanted = set(components)
         for name in wanted:
             find_component(name)  # refuses a name that is no component's
@@ -205,13 +205,13 @@ class TorchRef:
 
 
 @functools.cache
-def embedded() -> RefsFile:
-    """Return the embedded refs file: its tables as written, features and history included."""
+def embedded_refs_file() -> RefsFile:
+    """Return the content of the embedded refs file, as it is written."""
     return validated(read_toml(REFS_FILE), RefsFile, where=REFS_FILE)
 
 
 def load_refs(*, platform: str = "linux") -> Mapping[str, TorchRef]:
-    """Return the embedded refs and the user's own over them, as one platform builds them."""
+    """Return all torch refs by name, the user's over the embedded ones, as one platform builds them."""
     tables, files, _default = _layered_tables()
     return {name: _torch_ref(name, tables[name], file, platform) for name, file in files.items()}
 
@@ -223,7 +223,7 @@ def default_ref() -> str:
 
 
 def torch_ref(name: str, *, platform: str = "linux") -> TorchRef:
-    """Return one torch ref as one platform builds it."""
+    """Return the torch ref of a name as one platform builds it; an unknown name is an error."""
     tables, files, _default = _layered_tables()
     if name not in tables:
         raise UsageError(
@@ -235,25 +235,25 @@ def torch_ref(name: str, *, platform: str = "linux") -> TorchRef:
 
 @cached_by_user_file
 def rehearsal_labels() -> frozenset[str]:
-    """Return what the local versions of wheels have that are for rehearsals alone, never published."""
+    """Return the local version labels of torch refs that are for rehearsals and never published."""
     return frozenset(ref.local_label for ref in load_refs().values() if not ref.is_publishable)
 
 
 def is_for_rehearsals(version: str) -> bool:
-    """Return whether a wheel is of a ref for rehearsals alone, such as the sample, by its local version."""
+    """Return whether a wheel's local version has the label of a ref for rehearsals, such as the sample."""
     local_version = re.sub("[_-]", ".", version.partition("+")[2])
     return any(f".{label}." in f".{local_version}." for label in rehearsal_labels())
 
 
 def _layered_tables() -> tuple[Mapping[str, dict[str, Any]], Mapping[str, Path], str]:
-    """Return the user's refs laid over the embedded ones, the file of each, and the name of the default."""
-    tables = {name: table.model_dump(exclude_unset=True) for name, table in embedded().refs.items()}
+    """Return the tables of all refs, the user's over ours, the file of each, and the default's name."""
+    tables = {name: table.model_dump(exclude_unset=True) for name, table in embedded_refs_file().refs.items()}
     files = dict.fromkeys(tables, REFS_FILE)
-    default = embedded().default
+    default = embedded_refs_file().default
 
     path = user_file().file
     if path is not None:
-        user = validated(tables_of_user(REFS_FILE, UserFile), UserFile, where=path)
+        user = validated(tables_of_user(REFS_FILE, UserRefsFile), UserRefsFile, where=path)
         for name, table in user.refs.items():
             user_table = _resolve_user_table(table.model_dump(exclude_unset=True), path)
             tables[name] = merge_tables(tables.get(name, {}), user_table)
@@ -266,7 +266,7 @@ def _layered_tables() -> tuple[Mapping[str, dict[str, Any]], Mapping[str, Path],
 
 
 def _resolve_user_table(table: dict[str, Any], file: Path) -> dict[str, Any]:
-    """Return a ref's table of the user's with pins that do not come before it, and absolute origins."""
+    """Return a user's table of a ref with absolute origins, and no pin where it says `ref`."""
     for name in COMPONENTS:
         project_table = table.get(name, {})
         for source in (project_table, project_table.get("windows", {})):
@@ -279,7 +279,7 @@ def _resolve_user_table(table: dict[str, Any], file: Path) -> dict[str, Any]:
 
 
 def absolute_origin(origin: str, folder: Path) -> str:
-    """Return an origin that is a path as an absolute one, relative to `folder`; URLs stay as they are."""
+    """Return an origin that is a path as an absolute path; URLs and the sample's stay as they are."""
     is_path = re.search(r"^[./~]|^[A-Za-z]:[\\/]|^[^:@]+$", origin) is not None
     if origin.startswith(SAMPLE_SCHEME) or not is_path:
         return origin
@@ -287,7 +287,7 @@ def absolute_origin(origin: str, folder: Path) -> str:
 
 
 def _extended_table(name: str, tables: Mapping[str, dict[str, Any]], file: Path) -> dict[str, Any]:
-    """Return a ref's table over those of the refs that it extends."""
+    """Return a ref's table merged over those of the refs that it extends."""
     chain = [name]
     while base := tables[chain[-1]].get("extends"):
         where = key_path(("refs", chain[-1], "extends"))
@@ -307,7 +307,7 @@ def _components_to_build(
     names: Container[str],
     projects: Mapping[str, ProjectSource],
 ) -> Iterator[str]:
-    """Yield those of some components that a ref has sources for, in build order."""
+    """Yield those of the named components that a ref builds from source, in build order."""
     for name in COMPONENTS:
         project = projects.get(name)
         if project is None or project.prebuilt:
@@ -317,7 +317,7 @@ def _components_to_build(
 
 
 def _torch_ref(name: str, plain_table: Mapping[str, Any], file: Path, platform: str) -> TorchRef:
-    """Return a ref as a platform builds it, from its table."""
+    """Return a torch ref as a platform builds it, from its table in a file."""
     table = validated(plain_table, RefTable, where=file)
     projects = {
         project: _project_source(name, project, project_table, file, platform)
@@ -345,7 +345,7 @@ def _torch_ref(name: str, plain_table: Mapping[str, Any], file: Path, platform: 
         name=name,
         projects=projects,
         components=tuple(_components_to_build(names, projects)),
-        pythons=table.pythons or embedded().refs["nightly"].pythons,
+        pythons=table.pythons or embedded_refs_file().refs["nightly"].pythons,
         platforms={each: platform_tables[each].status for each in PLATFORMS},
         default_family=table.default_family,
         rocm_version=table.rocm_version,
@@ -363,7 +363,7 @@ def _torch_ref(name: str, plain_table: Mapping[str, Any], file: Path, platform: 
 
 
 def _require_sources(name: str, table: RefTable, projects: Mapping[str, ProjectSource], file: Path) -> None:
-    """Refuse a ref that builds what is no component, or what has no source."""
+    """Fail for a ref that builds an unknown component, or one that it has no table of."""
     where = f"{file}: {key_path(('refs', name, 'components'))}"
     for component in table.components or ():
         if component not in COMPONENTS:
@@ -374,7 +374,7 @@ def _require_sources(name: str, table: RefTable, projects: Mapping[str, ProjectS
 
 
 def _project_source(name: str, project: str, table: ProjectTable, file: Path, platform: str) -> ProjectSource:
-    """Return where a ref's component comes from on a platform."""
+    """Return where a ref takes a component from on a platform."""
     component = COMPONENTS[project]
     values: dict[str, Any] = {
         "origin": component.repository,
@@ -387,8 +387,8 @@ def _project_source(name: str, project: str, table: ProjectTable, file: Path, pl
     for project_table in tables:
         values |= project_table.model_dump(exclude={"windows"}, exclude_none=True)
 
-    own_origin = any(project_table.origin for project_table in tables)
-    source = ProjectSource(project=project, own_origin=own_origin, **values)
+    has_own_origin = any(project_table.origin for project_table in tables)
+    source = ProjectSource(project=project, has_own_origin=has_own_origin, **values)
     if not (source.prebuilt or source.ref or source.pin):
         where = key_path(("refs", name, project))
         raise DataError(

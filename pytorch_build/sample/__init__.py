@@ -53,7 +53,7 @@ _SUBMODULES: Mapping[str, Mapping[str, str]] = {
 
 
 def ensure_repositories(folder: Path) -> Mapping[str, Path]:
-    """Return the sample's repositories in a folder, made now unless these templates' ones are there.
+    """Return the paths of the sample's repositories, and make them unless they are there and current.
 
     They are made beside the folder and renamed into place, so that an interrupted run leaves nothing that a
     later one would take for whole.
@@ -85,7 +85,7 @@ def ensure_repositories(folder: Path) -> Mapping[str, Path]:
         if not _is_current(folder, digest):
             _refuse_foreign_files(folder)
             with files.replacement_folder(folder) as new_folder:
-                _generate(new_folder, templates)
+                _generate_repositories(new_folder, templates)
                 files.write_text(new_folder / STAMP, _stamp(new_folder, digest))
     return repositories
 
@@ -107,6 +107,7 @@ def _read_templates(name: str) -> Mapping[str, bytes]:
 
 
 def _is_current(folder: Path, digest: str) -> bool:
+    """Return whether a folder holds the repositories of these templates, and all their files."""
     try:
         stamp = (folder / STAMP).read_text(encoding="utf-8")
     except OSError:
@@ -115,13 +116,13 @@ def _is_current(folder: Path, digest: str) -> bool:
 
 
 def _stamp(folder: Path, digest: str) -> str:
-    """Return what says that the repositories are those of the templates' digest, and have lost no file."""
+    """Return a digest of the templates' digest and of the sizes of all files in the repositories."""
     sizes = {name: files.file_sizes(folder / name) for name in REPOSITORIES}
     return files.digest_of([digest, sizes])
 
 
 def _refuse_foreign_files(folder: Path) -> None:
-    """Stop before a folder is replaced that holds more than the sample's repositories."""
+    """Fail where a folder to be replaced holds more than the sample's repositories."""
     if not folder.exists():
         return
     names = {path.name for path in folder.iterdir()}
@@ -133,16 +134,17 @@ def _refuse_foreign_files(folder: Path) -> None:
         )
 
 
-def _generate(
+def _generate_repositories(
     folder: Path,
     templates: Mapping[str, Mapping[str, bytes]],
 ) -> None:
+    """Write the templates of each project to a work tree, and make a bare repository of it."""
     work_trees = folder.with_name("trees")
     commits: dict[str, str] = {}
     for name in REPOSITORIES:
         contents = dict(templates[name])
         if name == "torch":
-            contents.update(_pins(commits))
+            contents.update(_pin_files(commits))
         work_tree = work_trees / name
         for path, content in contents.items():
             target = work_tree / path
@@ -158,8 +160,8 @@ def _generate(
         commits[name] = _make_repository(folder / name, work_tree, submodules, has_nightly=name == "torch")
 
 
-def _pins(commits: Mapping[str, str]) -> Mapping[str, bytes]:
-    """Return torch's files that name other projects' commits, in upstream's two formats.
+def _pin_files(commits: Mapping[str, str]) -> Mapping[str, bytes]:
+    """Return the files of torch that name other projects' commits, by path, in upstream's two formats.
 
     ``related_commits`` has six fields a row: system, source, project, branch, commit, origin.
     """
@@ -221,7 +223,7 @@ def _run_git(path: Path, work_tree: Path, *arguments: str) -> str:
 
 
 def _fixed_environment() -> dict[str, str]:
-    """Return git's environment: who and when are fixed, the user's settings are out of reach."""
+    """Return git's environment variables with fixed author and dates, without the user's settings."""
     variables = process.inherited()
     for name in list(variables):
         if name.startswith("GIT_"):

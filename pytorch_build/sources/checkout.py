@@ -36,7 +36,7 @@ _LOCK_SECONDS = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class CheckoutOptions:
-    """How trees are checked out.
+    """How a source tree is checked out: history, submodules, hipify, and what is done with edits.
 
     Attributes:
         depth: How many commits of history are fetched; 0 for all.
@@ -57,7 +57,7 @@ class CheckoutOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceTree:
-    """A tree that is as the lock says.
+    """A source tree that is checked out as the lock says.
 
     Attributes:
         path: Its folder.
@@ -75,12 +75,12 @@ class SourceTree:
 
 
 def tree_path(sources: Path, torch_ref: str, project: str) -> Path:
-    """Return where a project's managed tree lies below the folder of source trees."""
+    """Return the path of a project's managed tree, in the folder of all source trees."""
     return sources / key_name(torch_ref) / project
 
 
 def checkout(locked: LockedProject, tree: Path, options: CheckoutOptions) -> SourceTree:
-    """Make a tree what the lock says; do nothing if it is that already.
+    """Check a locked project out into a folder, tag and hipify it; do nothing where that is done already.
 
     What an interrupted run left is repaired. Ignored files, build folders among them, stay.
 
@@ -108,7 +108,7 @@ def checkout(locked: LockedProject, tree: Path, options: CheckoutOptions) -> Sou
 
 
 def unchanged_tree(locked: LockedProject, tree: Path, options: CheckoutOptions) -> SourceTree | None:
-    """Return a tree that is what the lock says; None where `checkout` has something to do."""
+    """Return a tree that is checked out as the lock says; None where `checkout` has something to do."""
     if not tree.is_dir():
         return None
     git = _repository(locked, tree, options)
@@ -117,6 +117,7 @@ def unchanged_tree(locked: LockedProject, tree: Path, options: CheckoutOptions) 
 
 
 def _repository(locked: LockedProject, tree: Path, options: CheckoutOptions) -> Repository:
+    """Return the git repository of a tree, with the settings that reach the project's origin."""
     return Repository(
         path=tree.absolute(),
         settings=options.origins.settings(locked.origin),
@@ -124,7 +125,7 @@ def _repository(locked: LockedProject, tree: Path, options: CheckoutOptions) -> 
 
 
 def upstream_commit(tree: Path) -> str:
-    """Return the upstream commit of a managed tree: what versions and ``git_version`` name."""
+    """Return the commit that a managed tree was checked out at, before hipify, by its tag."""
     commit: str | None = None
     if (tree / ".git").exists():
         commit = Repository(path=tree).commit_of(UPSTREAM_TAG)
@@ -134,8 +135,8 @@ def upstream_commit(tree: Path) -> str:
 
 
 @contextmanager
-def building(tree: Path) -> Iterator[None]:
-    """Build in a tree: files that the build leaves are none of the user's edits later on.
+def prepared_for_build(tree: Path) -> Iterator[None]:
+    """Put a tree's HEAD at the upstream commit for the block, and let git ignore what a build leaves.
 
     What is untracked afterwards and was not before goes into ``.git/info/exclude``, in
     submodules too. While it lasts no checkout touches the tree, and HEAD names the upstream
@@ -147,7 +148,7 @@ def building(tree: Path) -> Iterator[None]:
         repositories = [*submodules(git), git]
         untracked_before: dict[Path, set[str]] = {}
         for repository in repositories:
-            untracked_before[repository.path] = set(repository.untracked())
+            untracked_before[repository.path] = set(repository.untracked_files())
         state = _read_state(git)
         _write_state(git, {**state, "head": None})
         upstream = upstream_commit(tree)
@@ -158,21 +159,22 @@ def building(tree: Path) -> Iterator[None]:
             head = git.commit_of(HIPIFY_TAG) or upstream
             git.run("update-ref", "--no-deref", "HEAD", head)
             for repository in repositories:
-                new_paths = set(repository.untracked()) - untracked_before[repository.path]
-                _exclude(repository, sorted(new_paths))
+                new_paths = set(repository.untracked_files()) - untracked_before[repository.path]
+                _exclude_from_git(repository, sorted(new_paths))
             _write_state(git, state)
 
 
 def _tree_lock(tree: Path) -> AbstractContextManager[None]:
+    """Return the file lock that is held while a tree is changed."""
     lock = tree.parent / f".{tree.name}.lock"
     return files.locked(lock, what=str(tree))
 
 
-def _exclude(git: Repository, paths: Sequence[str]) -> None:
-    """Let git ignore files of a repository from now on."""
+def _exclude_from_git(git: Repository, paths: Sequence[str]) -> None:
+    """Let git ignore these paths of a repository from now on (``info/exclude``)."""
     if not paths:
         return
-    exclude_file = git.path / git.out("rev-parse", "--git-dir") / "info" / "exclude"
+    exclude_file = git.path / git.read_output("rev-parse", "--git-dir") / "info" / "exclude"
     text = ""
     if exclude_file.is_file():
         text = exclude_file.read_text(encoding="utf-8")
@@ -189,7 +191,7 @@ def _exclude(git: Repository, paths: Sequence[str]) -> None:
 
 
 def _read_state(git: Repository) -> dict[str, object]:
-    """Return the state of a tree; an empty one where there is none, or half a one."""
+    """Return what the last checkout noted of a tree, its request and its HEAD; empty if it noted nothing."""
     state_file = git.path / ".git" / _STATE
     try:
         state = json.loads(state_file.read_text(encoding="utf-8"))
@@ -199,11 +201,13 @@ def _read_state(git: Repository) -> dict[str, object]:
 
 
 def _write_state(git: Repository, state: Mapping[str, object]) -> None:
+    """Note a tree's request and HEAD in its .git folder."""
     state_file = git.path / ".git" / _STATE
     files.write_json(state_file, state)
 
 
 def _describe_request(locked: LockedProject, options: CheckoutOptions) -> dict[str, object]:
+    """Return what a checkout is asked for, as a tree's state has it."""
     return {
         "origin": locked.origin,
         "commit": locked.commit,
@@ -218,7 +222,7 @@ def _find_unchanged(
     locked: LockedProject,
     options: CheckoutOptions,
 ) -> SourceTree | None:
-    """Recognise a finished checkout of the same request with nothing changed since, in three git calls."""
+    """Return the tree of a finished checkout for the same request if nothing has changed since; else None."""
     state = _read_state(git)
     head = state.get("head")
     request = _describe_request(locked, options)
@@ -251,18 +255,19 @@ def _find_unchanged(
 
 @dataclass(frozen=True, kw_only=True)
 class _Checkout:
-    """One checkout that has something to do."""
+    """One checkout of a locked project into a repository, which has something to do."""
 
     git: Repository
     locked: LockedProject
     options: CheckoutOptions
 
     def perform(self) -> SourceTree:
+        """Fetch the commit, keep or refuse the user's edits and commits, and check out; return the tree."""
         git = self.git
-        was_interrupted = self._prepare()
+        was_interrupted = self._prepare_repository()
         self._fetch()
         repositories = [*submodules(git), git]
-        stashes = self._settle_edits(repositories, was_interrupted=was_interrupted)
+        stashes = self._stash_or_refuse_edits(repositories, was_interrupted=was_interrupted)
         # The user's commits are kept as branches where that was requested, and refused otherwise.
         for repository in repositories:
             commits = edits.commits_of_user(repository, self._tool_commits(repository))
@@ -271,7 +276,7 @@ class _Checkout:
 
         request = _describe_request(self.locked, self.options)
         _write_state(git, {"request": request, "head": None})
-        head = self._restore() or self._rebuild()
+        head = self._restore_hipified() or self._check_out_anew()
         former_folders = [repository.path for repository in repositories]
         remove_former_submodules(former_folders, git)
         _write_state(git, {"request": request, "head": head})
@@ -283,8 +288,8 @@ class _Checkout:
             stashes=stashes,
         )
 
-    def _prepare(self) -> bool:
-        """Make the repository, or settle what an interrupted git left in it; return whether one did."""
+    def _prepare_repository(self) -> bool:
+        """Make the repository where it is missing; return whether an earlier checkout was interrupted."""
         git = self.git
         folder = git.path / ".git"
         if folder.is_file():
@@ -311,11 +316,11 @@ class _Checkout:
         return was_interrupted
 
     def _fetch(self) -> None:
-        """Fetch the locked commit, with as much history as is wanted."""
+        """Fetch the locked commit with as many commits of history as the options say; all refs if refused."""
         git = self.git
         commit = self.locked.commit
         depth = self.options.depth
-        is_shallow = git.out("rev-parse", "--is-shallow-repository") == "true"
+        is_shallow = git.read_output("rev-parse", "--is-shallow-repository") == "true"
         lacks_history = depth == 0 and is_shallow
         has_commit = git.commit_of(commit) is not None
         if has_commit and not lacks_history:
@@ -340,16 +345,16 @@ class _Checkout:
                 hint="Run `nox -s resolve` again for a new source lock.",
             )
 
-    def _settle_edits(
+    def _stash_or_refuse_edits(
         self,
         repositories: Sequence[Repository],
         *,
         was_interrupted: bool,
     ) -> Mapping[Path, str]:
-        """Put the user's edits into stashes where that was requested, and stop at them otherwise."""
+        """Stash the user's edits if that was requested, else fail; return stashes' names by folder."""
         stashes: dict[Path, str] = {}
         for repository in repositories:
-            edits.show_hidden_files(repository)
+            edits.unhide_files(repository)
             if was_interrupted:
                 edits.put_interrupted_work_aside(repository)
                 continue
@@ -363,7 +368,7 @@ class _Checkout:
         return stashes
 
     def _tool_commits(self, git: Repository) -> Sequence[str]:
-        """List the commits that a checkout of ours put into a repository of the tree."""
+        """Return the commits of a repository that checkouts made or fetched, and not the user."""
         is_submodule = git.path != self.git.path
         names = [UPSTREAM_TAG, HIPIFY_TAG, UPSTREAM_REF]
         if not is_submodule:
@@ -378,8 +383,8 @@ class _Checkout:
             commits += _commits_named_by_parent(git)
         return commits
 
-    def _restore(self) -> str | None:
-        """Go back to a hipify commit that is whole; return it, or None where there is none."""
+    def _restore_hipified(self) -> str | None:
+        """Check out an earlier hipify commit of the locked commit, and return it; None without one."""
         git = self.git
         if not self.options.hipify:
             return None
@@ -398,13 +403,13 @@ class _Checkout:
         return hipified
 
     def _move_head(self, commit: str) -> None:
-        """Check out a commit, and the submodules that it names."""
+        """Check out a commit, and the submodules at the commits that it names."""
         self.git.run("checkout", "--quiet", "--force", "--detach", commit)
         if self.options.submodules:
             update_submodules(self.git, depth=self.options.depth)
 
-    def _rebuild(self) -> str:
-        """Check out the upstream commit, tag it, and hipify; return HEAD."""
+    def _check_out_anew(self) -> str:
+        """Check out the upstream commit, tag and hipify it; return the commit that HEAD is at then."""
         git = self.git
         commit = self.locked.commit
         # Written before HEAD moves, so that an interrupted checkout is known as ours.
@@ -424,9 +429,9 @@ class _Checkout:
 
         untracked_before: dict[Path, set[str]] = {}
         for repository in repositories:
-            untracked_before[repository.path] = set(hipify.all_untracked(repository))
+            untracked_before[repository.path] = set(hipify.all_untracked_files(repository))
         hipify.hipify(git.path)
-        date = git.out("show", "--no-patch", "--format=%cI", commit)
+        date = git.read_output("show", "--no-patch", "--format=%cI", commit)
         hipified = hipify.commit_hipified(git, date, untracked_before)
         if hipified is None:
             return commit
@@ -434,7 +439,7 @@ class _Checkout:
 
 
 def _commits_named_by_parent(git: Repository) -> Sequence[str]:
-    """Return the commits of a submodule that its parent names, in its HEAD and in its index."""
+    """Return the commits that a submodule's parent names for it, in its HEAD and in its index."""
     query = git.run("rev-parse", "--show-superproject-working-tree", check=False)
     top = query.stdout.strip()
     if not top:
@@ -452,7 +457,7 @@ def _commits_named_by_parent(git: Repository) -> Sequence[str]:
 
 
 def _remove_stale_locks(folder: Path) -> None:
-    """Remove lock files of a git that was killed; one that is at work is given a moment."""
+    """Remove lock files of a git that was killed, after giving one that runs a moment to end."""
     modules = folder / "modules"
     refs = folder / "refs"
     locks = list(refs.rglob("*.lock"))

@@ -25,7 +25,7 @@ _INDEX = "index-of-copy"
 
 @dataclass(frozen=True, kw_only=True)
 class TreeCopy:
-    """A developer's tree, and the copy of it that is built.
+    """The copy of a developer's tree that is built in its place.
 
     Attributes:
         source: The developer's tree.
@@ -39,15 +39,16 @@ class TreeCopy:
 
     @property
     def _snapshots(self) -> SnapshotStore:
+        """The repository that keeps snapshots of the developer's tree."""
         return SnapshotStore(self.cache)
 
     @property
     def _writer_repository(self) -> SnapshotStore:
-        """The repository that writes the copy's files, and knows which it has written."""
+        """The repository that writes the copy's files, whose index says what they are."""
         return SnapshotStore(self.path / ".git" / "writer")
 
     def snapshot(self) -> Snapshot:
-        """Read what is in the developer's tree, without copying it."""
+        """Take a snapshot of the developer's tree, and return it; nothing is copied."""
         lock = self.cache.parent / f".{self.cache.name}.lock"
         with files.locked(lock, what=f"a snapshot of {self.source}"):
             try:
@@ -62,13 +63,13 @@ class TreeCopy:
                 return snapshot
 
     def update(self, snapshot: Snapshot) -> None:
-        """Make the files of the copy those of a snapshot that was taken of its tree.
+        """Make the copy's files those of a snapshot of its tree; only what differs is written.
 
         Only files that have changed are written; what was deleted in the tree is removed here.
         """
         self._prepare_repository(snapshot.commit)
         self._writer_repository.open()
-        self._writer_repository.borrow(self._snapshots.objects)
+        self._writer_repository.add_alternate(self._snapshots.objects)
         last_tree_hash = self._read_last_tree_hash()
         if last_tree_hash is None:
             self._remove_files()
@@ -81,7 +82,7 @@ class TreeCopy:
             self._run("checkout-index", "--force", "--stdin", stdin=deleted_names)
 
     def _prepare_repository(self, commit: str) -> None:
-        """Let the copy's own repository be at the developer's commit, for what a build asks git."""
+        """Make the copy's own repository with the developer's commit as HEAD, as builds ask git for it."""
         self.path.mkdir(
             parents=True,
             exist_ok=True,
@@ -100,7 +101,7 @@ class TreeCopy:
             git.run("read-tree", commit)
 
     def _read_last_tree_hash(self) -> str | None:
-        """Return the tree whose files the last update wrote; None where nobody knows them."""
+        """Return the hash of the git tree that the last update wrote; None where that is unknown."""
         state_file = self.path / STATE
         try:
             state = json.loads(state_file.read_text(encoding="utf-8"))
@@ -113,7 +114,7 @@ class TreeCopy:
         return tree_hash
 
     def _remove_files(self) -> None:
-        """Remove everything but what git has."""
+        """Remove everything in the copy but its .git folder."""
         paths = [path for path in self.path.iterdir() if path.name != ".git"]
         if paths:
             console.say(f"{self.path} is not a copy of {self.source}; it is made anew.")
@@ -125,7 +126,7 @@ class TreeCopy:
         (self._writer_repository.path / _INDEX).unlink(missing_ok=True)
 
     def _write_changes(self, tree_hash: str) -> None:
-        """Write the files of a tree that are others than those in the copy's index."""
+        """Write those files of a git tree into the copy that differ from what the copy's index has."""
         # The tree in the copy's index; None where nothing has been copied.
         copied_tree_hash: str | None = None
         if (self._writer_repository.path / _INDEX).is_file():
@@ -144,6 +145,7 @@ class TreeCopy:
             self._run("read-tree", "--reset", "-u", tree_hash)
 
     def _run(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run git on the copy's files, and return what it prints."""
         return self._writer_repository.run(
             *arguments,
             folder=self.path,

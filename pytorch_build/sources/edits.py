@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from core import console
 from core.errors import ProcessError, SourceError
 from pytorch_build.sources.git import Repository
-from pytorch_build.sources.hipify import EMAIL, identity
+from pytorch_build.sources.hipify import EMAIL, commit_identity
 
 UPSTREAM_TAG = "THEROCK_UPSTREAM_DIFFBASE"
 # Holds what an interrupted checkout or build left behind, until another one is interrupted.
@@ -23,7 +23,7 @@ _MOST_LINES = 3  # of edits or commits in an error
 
 
 def edited_paths(git: Repository, *, submodules: bool = False) -> Sequence[str]:
-    """Return the edited files of a repository and its untracked ones.
+    """Return the paths of a repository's edited and untracked files.
 
     A repository of the user's own inside the tree is nothing that git would stash, so it
     is not an edit either.
@@ -54,12 +54,12 @@ def is_clean(git: Repository, *, submodules: bool = False) -> bool:
 
 
 def has_hidden_files(git: Repository) -> bool:
-    """Return whether git is told not to look at files of a tree or its submodules."""
+    """Return whether files are marked assume-unchanged or skip-worktree, so that git overlooks edits."""
     return any(map(_is_hidden, git.read_fields("ls-files", "-v", "-z", "--recurse-submodules")))
 
 
-def show_hidden_files(git: Repository) -> None:
-    """Let git look at every file of a repository: the bytes in the tree decide what is an edit."""
+def unhide_files(git: Repository) -> None:
+    """Clear the marks assume-unchanged and skip-worktree of all files, so that git sees every edit."""
     hidden_rows = list(filter(_is_hidden, git.read_fields("ls-files", "-v", "-z")))
     if not hidden_rows:
         return
@@ -69,14 +69,14 @@ def show_hidden_files(git: Repository) -> None:
 
 
 def _is_hidden(row: str) -> bool:
-    """Return whether a row of ``ls-files -v`` is of a file that git does not look at."""
+    """Return whether a row of ``ls-files -v`` has the mark assume-unchanged or skip-worktree."""
     # A small letter is a file that is assumed to be unchanged, S one that git skips.
     tag = row[0]
     return tag.islower() or tag == "S"
 
 
 def refuse_edits(git: Repository, paths: Sequence[str]) -> None:
-    """Stop at the user's edits."""
+    """Raise the error for a repository whose edits a checkout would overwrite."""
     raise SourceError(
         f"{git.path} has edits of your own, which a checkout would overwrite:{_list_first(paths)}",
         hint="`nox -s checkout -- --stash` puts them into a named git stash. To build them, give the tree "
@@ -85,19 +85,19 @@ def refuse_edits(git: Repository, paths: Sequence[str]) -> None:
 
 
 def stash_edits(git: Repository) -> str:
-    """Put uncommitted edits and untracked files into a stash; return its name."""
-    head = git.out("rev-parse", "HEAD")
+    """Put a repository's edits and untracked files into a git stash, and return its name."""
+    head = git.read_output("rev-parse", "HEAD")
     time_text = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
     name = f"pytorch-build: edits found on {time_text} UTC at {head[:12]}"
 
     command = ["stash", "push", "--quiet", "--include-untracked", "--message", name]
     # git would not stash repositories of the user's own, which are listed as folders.
-    inner_repositories = [path for path in git.untracked() if path.endswith("/")]
+    inner_repositories = [path for path in git.untracked_files() if path.endswith("/")]
     if inner_repositories:
         exclusions = [f":(exclude,top,literal){path}" for path in inner_repositories]
         command += ["--", ":/", *exclusions]
 
-    env = identity(f"{time_text} +0000")
+    env = commit_identity(f"{time_text} +0000")
     try:
         git.run(*command, env=env)
     except ProcessError:
@@ -108,7 +108,7 @@ def stash_edits(git: Repository) -> str:
 
 
 def put_interrupted_work_aside(git: Repository) -> None:
-    """Take what an interrupted checkout or build left out of a repository, and keep it at a ref of ours.
+    """Move what an interrupted checkout or build left in a repository to a git ref of our own.
 
     Files that the user edited meanwhile are among it, so it is not thrown away.
     """
@@ -127,14 +127,14 @@ def put_interrupted_work_aside(git: Repository) -> None:
 
 
 def commits_of_user(git: Repository, tool_commits: Iterable[str]) -> Sequence[str]:
-    """List the user's commits on HEAD that nothing else holds: ``hash subject``, newest first.
+    """Return the user's commits on HEAD that no tag or remote branch has: ``hash subject``, newest first.
 
     `tool_commits` are those that a checkout made or fetched.
     """
     if git.commit_of("HEAD") is None:
         return ()
     existing_commits = [commit for commit in tool_commits if git.commit_of(commit) is not None]
-    log = git.out(
+    log = git.read_output(
         "log",
         "--format=%h%x09%ae%x09%s",
         "HEAD",
@@ -158,8 +158,8 @@ def keep_or_refuse_commits(
     *,
     force: bool,
 ) -> None:
-    """Keep the user's commits as a branch if `force` is set; stop otherwise."""
-    head = git.out("rev-parse", "HEAD")
+    """Keep the user's commits as a branch if `force` is set, else fail."""
+    head = git.read_output("rev-parse", "HEAD")
     branch = f"pytorch-build-kept-{head[:8]}"
     if not force:
         raise SourceError(
@@ -172,7 +172,7 @@ def keep_or_refuse_commits(
 
 
 def _list_first(lines: Sequence[str]) -> str:
-    """Return the first lines of a list, and how many more it has."""
+    """Return a text of the first lines of a list, and of how many more there are."""
     listed_lines = list(lines[:_MOST_LINES])
     remaining_count = len(lines) - len(listed_lines)
     if remaining_count:

@@ -77,7 +77,7 @@ def is_commit(text: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Origins:
-    """How origins are reached.
+    """How git reaches repositories: mirrors of addresses, and folders of the sample's repositories.
 
     Attributes:
         repositories: The folders of the sample's repositories, by name.
@@ -88,7 +88,7 @@ class Origins:
     mirrors: Mapping[str, str] = field(default_factory=dict)
 
     def address(self, origin: str) -> str:
-        """Return what git is to be told for an origin: itself, or the path of a sample repository."""
+        """Return the address that git is given for an origin: itself, or a sample repository's path."""
         if not origin.startswith(SAMPLE_SCHEME):
             return origin
         name = origin.removeprefix(SAMPLE_SCHEME)
@@ -113,7 +113,7 @@ class Origins:
 
 
 def protocol(address: str) -> str:
-    """Return the protocol by which git reaches an address: ``file``, ``ssh``, ``https``, a helper's name."""
+    """Return the protocol by which git reaches an address, such as ``file``, ``ssh`` or ``https``."""
     scheme = re.match(r"([\w.+-]+):(?::|//)", address)
     if scheme is not None:
         return scheme[1]
@@ -122,8 +122,8 @@ def protocol(address: str) -> str:
     return "ssh" if has_host else "file"
 
 
-def require_safe(origin: str, where: str) -> None:
-    """Refuse an origin that nobody here has named, unless git reaches it encrypted.
+def require_safe_origin(origin: str, where: str) -> None:
+    """Fail for an origin that a tree or a lock names, unless it is an https or ssh address.
 
     `where` says where it stands, for the error.
     """
@@ -140,7 +140,7 @@ def require_safe(origin: str, where: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Repository:
-    """git in one folder.
+    """A git repository in a folder, and the settings of all git commands there.
 
     Attributes:
         path: The folder, which is the repository's top.
@@ -162,7 +162,7 @@ class Repository:
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> process.Completed:
-        """Run one git command and capture what it prints."""
+        """Run one git command in the repository, and return its status and what it printed."""
         settings = self.settings
         if self.managed:
             settings = (*_MANAGED_SETTINGS, *settings)
@@ -178,21 +178,21 @@ class Repository:
             return process.capture(
                 ["git", *options, *arguments],
                 cwd=self.path,
-                env={**environment(), **ceiling, **(env or {})},
+                env={**git_environment(), **ceiling, **(env or {})},
                 stdin=stdin,
                 check=check,
                 timeout=timeout,
             )
         except ProcessError as problem:
-            raise self._error(problem, arguments, timeout) from problem
+            raise self._command_error(problem, arguments, timeout) from problem
 
-    def _error(
+    def _command_error(
         self,
         problem: ProcessError,
         arguments: Iterable[str | Path],
         timeout: float | None,
     ) -> EnvironmentSetupError | ProcessError:
-        """Return the error of a failed command."""
+        """Return the error for a failed git command, with the line that says most."""
         if process.which("git") is None:
             return EnvironmentSetupError(problem.message, hint="Install git.")
 
@@ -211,7 +211,7 @@ class Repository:
         )
 
     def init(self, address: str, *options: str) -> None:
-        """Make the repository where it is missing, and `address` its origin."""
+        """Make the repository where it is missing, and set the address of its remote ``origin``."""
         self.path.mkdir(
             parents=True,
             exist_ok=True,
@@ -222,44 +222,44 @@ class Repository:
             self.run("remote", "add", "origin", address)
 
     def fetch(self, origin: str, *arguments: str) -> bool:
-        """Fetch from what errors call `origin`; False where the server refuses a commit, or lacks it."""
+        """Fetch from a remote, which errors call `origin`; False where it lacks or refuses a commit."""
         try:
             self.run("fetch", "--quiet", *arguments, timeout=TRANSFER_SECONDS)
         except ProcessError as problem:
             if _COMMIT_REFUSED.search(problem.output):
                 return False
-            raise unreachable(origin, problem) from problem
+            raise unreachable_error(origin, problem) from problem
         return True
 
-    def out(self, *arguments: str | Path) -> str:
-        """Run one git command for the text it prints, without the last line's end."""
+    def read_output(self, *arguments: str | Path) -> str:
+        """Run one git command, and return what it prints, without the last line's end."""
         return self.run(*arguments).stdout.rstrip("\n")
 
-    def answer(self, origin: str, *arguments: str) -> str:
-        """Run one git command that asks what errors call `origin`, and return what it prints."""
+    def query_origin(self, origin: str, *arguments: str) -> str:
+        """Run one git command that asks a remote, and return what it prints. `origin` is for errors."""
         try:
             return self.run(*arguments, timeout=ANSWER_SECONDS).stdout
         except ProcessError as problem:
-            raise unreachable(origin, problem) from problem
+            raise unreachable_error(origin, problem) from problem
 
     def read_fields(self, *arguments: str) -> tuple[str, ...]:
         """Return what one git command prints, split where NUL ends a field (``-z``)."""
         output = self.run(*arguments).stdout
         return tuple(field_text for field_text in output.split("\0") if field_text)
 
-    def untracked(self) -> tuple[str, ...]:
-        """List files that git does not track and is not told to ignore, submodules not looked at."""
+    def untracked_files(self) -> tuple[str, ...]:
+        """Return the paths of files that git neither tracks nor ignores; submodules are left out."""
         return self.read_fields("ls-files", "-z", "--others", "--exclude-standard")
 
     def commit_of(self, name: str) -> str | None:
-        """Return the commit that a name stands for; None where there is no such commit."""
+        """Return the hash of the commit that a revision names; None where there is no such commit."""
         query = self.run("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", check=False)
         if query.returncode != 0:
             return None
         return query.stdout.strip()
 
 
-def environment() -> dict[str, str]:
+def git_environment() -> dict[str, str]:
     """Return git's environment: ours without what would steer git, no prompts, messages in English."""
     inherited = process.inherited(
         GIT_TERMINAL_PROMPT="0",
@@ -282,20 +282,20 @@ def environment() -> dict[str, str]:
 
 
 def git_reason(problem: ProcessError) -> str:
-    """Return the line of a failed git command that says most: the last that is no hint or blank."""
+    """Return the line of a failed git command's output that best says why it failed."""
     text = problem.output or problem.message
     reason = problem.message
     rank = 0
     for line in map(str.strip, text.splitlines()):
-        line_rank = _rank(line)
+        line_rank = _rank_line(line)
         if line_rank > 0 and line_rank >= rank:
             reason = line
             rank = line_rank
     return reason.removeprefix("fatal: ").removeprefix("error: ")
 
 
-def _rank(line: str) -> int:
-    """Return how much a line of git's output says of what went wrong; 0 for nothing."""
+def _rank_line(line: str) -> int:
+    """Return how much a line of git's output says of a failure, from 0 for nothing to 3."""
     if not line:
         return 0
     if _EMPTY_LINES.search(line):
@@ -305,13 +305,13 @@ def _rank(line: str) -> int:
     return 3
 
 
-def unreachable(origin: str, problem: ProcessError) -> SourceError:
-    """Return the error for an origin that does not answer."""
+def unreachable_error(origin: str, problem: ProcessError) -> SourceError:
+    """Return the error for an origin that does not answer git."""
     return SourceError(f"{origin} does not answer: {git_reason(problem)}", hint=reach_hint(problem))
 
 
 def reach_hint(problem: ProcessError) -> str:
-    """Return what to do about an origin that cannot be reached; "" where git's words do not tell."""
+    """Return what to do about an origin that git cannot reach; "" where its output does not tell."""
     for pattern, hint in _REACH_HINTS.items():
         if re.search(pattern, problem.output):
             return hint
@@ -324,8 +324,8 @@ Content = TypeVar("Content")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reader:
-    """Reads refs and files of origins, without cloning them.
+class OriginReader:
+    """Reads commits and files of remote repositories, without cloning them.
 
     Attributes:
         cache: The folder that keeps what was read, a bare repository an origin.
@@ -335,8 +335,8 @@ class Reader:
     cache: Path
     origins: Origins = field(default_factory=Origins)
 
-    def commit(self, origin: str, ref: str) -> str:
-        """Resolve a branch, tag or commit; an annotated tag to the commit it stands for.
+    def resolve_commit(self, origin: str, ref: str) -> str:
+        """Return the commit that a branch, tag or commit hash names in an origin.
 
         As in git, a tag comes before a branch of the same name, and a commit may have upper-case digits.
         """
@@ -344,7 +344,7 @@ class Reader:
         if is_commit(commit):
             # It may be the object of an annotated tag, too.
             query = ("rev-parse", "--verify", f"{commit}^{{commit}}")
-            return self._read(origin, commit, lambda repository: repository.out(*query))
+            return self._read_from_cache(origin, commit, lambda repository: repository.read_output(*query))
 
         names = [f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}"]
         if ref == "HEAD" or ref.startswith("refs/"):
@@ -360,14 +360,14 @@ class Reader:
         raise SourceError(f"{origin} has no branch or tag {ref!r}.", hint=hint)
 
     def _query_refs(self, origin: str, names: Iterable[str]) -> Mapping[str, str]:
-        """Return the commits that names of refs stand for, of those that exist."""
+        """Return the objects that refs name in an origin, by ref; those that do not exist are left out."""
         settings = self.origins.settings(origin)
         address = self.origins.address(origin)
         git = Repository(
             path=Path.cwd(),
             settings=settings,
         )
-        rows = git.answer(origin, "ls-remote", "--", address, *names)
+        rows = git.query_origin(origin, "ls-remote", "--", address, *names)
 
         commits: dict[str, str] = {}
         for line in rows.splitlines():
@@ -376,36 +376,39 @@ class Reader:
                 commits[name] = commit
         return commits
 
-    def texts(
+    def read_texts(
         self,
         origin: str,
         commit: str,
         paths: Iterable[str],
     ) -> Mapping[str, str]:
-        """Return the texts of files at a commit by path, of those that exist there."""
+        """Return the texts of files at a commit, by path; those that do not exist are left out."""
 
-        def read_texts(repository: Repository) -> Mapping[str, str]:
+        def read_from(repository: Repository) -> Mapping[str, str]:
+            """Return the texts of those paths that the commit has."""
             listing = ("ls-tree", "-z", "--name-only", commit, "--")
             existing_paths = repository.read_fields(*listing, *paths)
             texts: dict[str, str] = {}
             for path in existing_paths:
                 blob = f"{commit}:{path}"
-                texts[path] = repository.answer(origin, "cat-file", "blob", blob)
+                texts[path] = repository.query_origin(origin, "cat-file", "blob", blob)
             return texts
 
-        return self._read(origin, commit, read_texts)
+        return self._read_from_cache(origin, commit, read_from)
 
     def require_commit(self, origin: str, commit: str) -> None:
-        """Require that an origin has a commit."""
-        self._read(origin, commit, lambda repository: repository.out("cat-file", "-t", commit))
+        """Fail unless an origin has a commit."""
+        self._read_from_cache(
+            origin, commit, lambda repository: repository.read_output("cat-file", "-t", commit)
+        )
 
-    def _read(
+    def _read_from_cache(
         self,
         origin: str,
         commit: str,
         read: Callable[[Repository], Content],
     ) -> Content:
-        """Read in the cache's repository of an origin. One that has lost files is made anew."""
+        """Return what a function reads of the cached repository of an origin, after fetching a commit."""
         address = self.origins.address(origin)
         name = files.sha256_text(address)[:16]
         path = self.cache / name
@@ -419,19 +422,19 @@ class Reader:
         lock = self.cache / f"{name}.lock"
         with files.locked(lock, what=f"the cache of {origin}"):
             try:
-                _prepare(repository, origin, address, commit)
+                _prepare_cache(repository, origin, address, commit)
                 return read(repository)
             except (ProcessError, SourceError):
                 if not is_damaged(repository):
                     raise
                 console.say(f"{path} is damaged; it is made anew.")
                 files.remove_folder(path)
-                _prepare(repository, origin, address, commit)
+                _prepare_cache(repository, origin, address, commit)
                 return read(repository)
 
 
-def _prepare(repository: Repository, origin: str, address: str, commit: str) -> None:
-    """Fetch a commit and its trees into a repository of the cache, unless they are there."""
+def _prepare_cache(repository: Repository, origin: str, address: str, commit: str) -> None:
+    """Fetch a commit and its trees into an origin's cached repository, unless they are there."""
     complete_file = repository.path / "complete"
     if not complete_file.is_file():
         repository.init(address, "--bare")
@@ -446,7 +449,7 @@ def _prepare(repository: Repository, origin: str, address: str, commit: str) -> 
 
 
 def is_damaged(repository: Repository) -> bool:
-    """Return whether a repository lacks commits or trees that its refs name."""
+    """Return whether a repository lacks commits or trees that its refs lead to."""
     fsck = repository.run(
         "fsck",
         "--connectivity-only",
@@ -458,7 +461,7 @@ def is_damaged(repository: Repository) -> bool:
 
 
 def fetch_commit(git: Repository, origin: str, commit: str) -> None:
-    """Fetch a commit and its trees; a server that gives no single commits is asked for all refs."""
+    """Fetch a commit and its trees, with all refs where the server gives no single commits."""
     options = ("--filter=blob:none", "--no-tags", "--no-write-fetch-head")
     was_served = git.fetch(origin, *options, "--depth=1", "origin", commit)
     if not was_served:

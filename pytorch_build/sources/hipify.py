@@ -17,8 +17,8 @@ EMAIL = "pytorch-build@localhost"
 SCRIPT = "tools/amd_build/build_amd.py"
 
 
-def identity(date: str) -> Mapping[str, str]:
-    """Return the environment of a commit of ours: who, and when (any date that git reads)."""
+def commit_identity(date: str) -> Mapping[str, str]:
+    """Return the git variables that set author, committer and date of a commit of ours."""
     return {
         "GIT_AUTHOR_NAME": AUTHOR,
         "GIT_AUTHOR_EMAIL": EMAIL,
@@ -30,12 +30,12 @@ def identity(date: str) -> Mapping[str, str]:
 
 
 def can_hipify(tree: Path) -> bool:
-    """Return whether a tree brings the script; of upstream's projects only torch does."""
+    """Return whether a tree has the script that rewrites CUDA sources, as only torch's has."""
     return (tree / SCRIPT).is_file()
 
 
 def hipify(tree: Path) -> None:
-    """Rewrite a tree's sources in place, its submodules' included.
+    """Rewrite the CUDA sources of a tree and its submodules for HIP, in place, by torch's script.
 
     The same sources give the same result on every machine: an installed HIP, which the
     script would look at, and the user's Python settings are kept from it.
@@ -81,7 +81,7 @@ def commit_hipified(
             inner_commits[inner.path] = inner_commit
 
     git.run("add", "--update", "--", ":/")
-    new_paths = set(all_untracked(git))
+    new_paths = set(all_untracked_files(git))
     new_paths -= untracked_before.get(git.path, set())
     if new_paths:
         names = "".join(f"{path}\0" for path in sorted(new_paths))
@@ -112,13 +112,13 @@ def commit_hipified(
         "--no-gpg-sign",
         "--message",
         "DO NOT SUBMIT: HIPIFY",
-        env=identity(date),
+        env=commit_identity(date),
     )
     git.run("tag", "--force", "--no-sign", HIPIFY_TAG, "HEAD")
-    return git.out("rev-parse", "HEAD")
+    return git.read_output("rev-parse", "HEAD")
 
 
-def all_untracked(git: Repository) -> tuple[str, ...]:
-    """List untracked files, those that only the user's own settings ignore included."""
+def all_untracked_files(git: Repository) -> tuple[str, ...]:
+    """Return the paths of untracked files, those that only the user's settings ignore included."""
     settings = (*git.settings, f"core.excludesFile={os.devnull}")
-    return replace(git, settings=settings).untracked()
+    return replace(git, settings=settings).untracked_files()

@@ -26,7 +26,7 @@ _ONE_BYTE = "latin-1"
 
 
 def unquote(name: str) -> str:
-    """Return the name of a file that git has printed."""
+    """Return a file's name from the quoted form in which git prints it."""
     if not name.startswith('"'):
         return name
     inner_text = name[1:-1]
@@ -35,6 +35,7 @@ def unquote(name: str) -> str:
 
 
 def _unescape(escape: re.Match[str]) -> str:
+    """Return the character that an escape sequence of git stands for."""
     text = escape[1]
     if text in _CHARACTERS:
         return _CHARACTERS[text]
@@ -42,7 +43,7 @@ def _unescape(escape: re.Match[str]) -> str:
 
 
 def quote(name: str) -> str:
-    """Return the name of a file as git takes it."""
+    """Return a file's name in the quoted form that git reads; itself where nothing has to be escaped."""
     characters = os.fsencode(name).decode(_ONE_BYTE)
     escaped_name = "".join(map(_escape, characters))
     if escaped_name == name:
@@ -51,6 +52,7 @@ def quote(name: str) -> str:
 
 
 def _escape(character: str) -> str:
+    """Return a character as git writes it between quotes."""
     if character in _LETTERS:
         letter = _LETTERS[character]
         return f"\\{letter}"

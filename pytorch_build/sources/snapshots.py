@@ -40,22 +40,22 @@ _CHANGED_INDEX = "changed-index"
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """What a developer's tree held at one moment.
+    """What a developer's tree held at one moment: its commit, and its files as a tree of git.
 
     Attributes:
         commit: HEAD of its repository.
         tree_hash: The hash of all its files, as a tree of git.
-        edited: How many files are neither as the commit has them nor as a checkout of it leaves them.
+        edited_count: How many files are neither as the commit has them nor as a checkout of it leaves them.
     """
 
     commit: str
     tree_hash: str
-    edited: int
+    edited_count: int
 
     @property
     def digest(self) -> str | None:
-        """A hex SHA-256 of the files, or None where they are those of the commit."""
-        if not self.edited:
+        """A SHA-256 of all files, or None where none of them is edited."""
+        if not self.edited_count:
             return None
         return files.sha256_text(self.tree_hash)
 
@@ -64,14 +64,14 @@ class Snapshot:
 
 
 class SnapshotStore:
-    """A repository that holds snapshots of a developer's tree, or writes their files, byte for byte."""
+    """A bare repository of our own that holds snapshots of a developer's tree."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.objects = path / "objects"
 
     def open(self) -> None:
-        """Make the repository where it is missing, and settle what an interrupted git left in it."""
+        """Make the repository where it is missing, and remove lock files of an interrupted git."""
         complete_file = self.path / "complete"
         if not complete_file.is_file():
             self.path.mkdir(
@@ -91,7 +91,7 @@ class SnapshotStore:
         index: str = "index",
         stdin: str | None = None,
     ) -> str:
-        """Run git on the files of `folder`, with an index of ours; return what it prints."""
+        """Run git with one of our indexes on the files of `folder`, and return what it prints."""
         env = {
             "GIT_DIR": str(self.path),
             "GIT_INDEX_FILE": str(self.path / index),
@@ -104,8 +104,8 @@ class SnapshotStore:
         )
         return git.run(*arguments, env=env, stdin=stdin).stdout
 
-    def borrow(self, objects: Path) -> None:
-        """Read objects from another repository's folder, too."""
+    def add_alternate(self, objects: Path) -> None:
+        """Let git read objects from another repository's object folder, too (its alternates)."""
         alternates = self.objects / "info" / "alternates"
         lines: list[str] = []
         if alternates.is_file():
@@ -115,7 +115,7 @@ class SnapshotStore:
             files.write_text(alternates, _join_lines([*lines, line]))
 
     def has_object(self, name: str) -> bool:
-        """Return whether an object can be read, here or where objects are borrowed."""
+        """Return whether git can read an object, here or in an alternate."""
         try:
             self.run("cat-file", "-e", name)
         except ProcessError:
@@ -123,8 +123,8 @@ class SnapshotStore:
         return True
 
 
-def _parse_row(line: str) -> tuple[str, str, str]:
-    """Return what ``ls-tree`` prints of one name: the kind of an object, its id, and its path."""
+def _parse_ls_tree_line(line: str) -> tuple[str, str, str]:
+    """Return the kind, the id and the path of an object in a line of ``ls-tree``."""
     facts, name = line.split("\t", 1)
     _mode, kind, object_id = facts.split()
     return kind, object_id, unquote(name)
@@ -138,8 +138,8 @@ def _join_lines(lines: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Part:
-    """One of the repositories of a developer's tree: its own, or one below it.
+class _TreeRepository:
+    """One of the repositories in a developer's tree: the tree's own, or one below it.
 
     Attributes:
         repository: git in its folder.
@@ -161,32 +161,32 @@ class _Part:
 
     @property
     def folder(self) -> Path:
-        """Its folder."""
+        """The repository's folder."""
         return self.repository.path
 
 
-def _describe(folder: Path, *, path: str, named_commit: str | None) -> _Part:
-    """Return the facts of a repository of the tree; `named_commit` is what its parent names."""
+def _describe_repository(folder: Path, *, path: str, named_commit: str | None) -> _TreeRepository:
+    """Return paths and commits of a repository in the tree; `named_commit` is what its parent names."""
     repository = Repository(
         path=folder,
         managed=False,
     )
     query = ("rev-parse", "--git-path", "objects", "--git-path", "info/exclude")
     try:
-        output = repository.out(*query, "HEAD^{commit}", "HEAD^{tree}")
+        output = repository.read_output(*query, "HEAD^{commit}", "HEAD^{tree}")
     except ProcessError:
         # Before a first commit. A repository that cannot be read fails here, too.
         try:
-            output = repository.out(*query)
+            output = repository.read_output(*query)
         except ProcessError as problem:
-            raise _unreadable(folder, problem) from problem
+            raise _unreadable_error(folder, problem) from problem
 
     objects, excludes, *object_ids = output.splitlines()
     commit: str | None = None
     commit_tree: str | None = None
     if object_ids:
         commit, commit_tree = object_ids
-    return _Part(
+    return _TreeRepository(
         repository=repository,
         path=path,
         commit=commit,
@@ -197,7 +197,8 @@ def _describe(folder: Path, *, path: str, named_commit: str | None) -> _Part:
     )
 
 
-def _unreadable(folder: Path, problem: ProcessError) -> SourceError:
+def _unreadable_error(folder: Path, problem: ProcessError) -> SourceError:
+    """Return the error for a repository that git cannot read."""
     hint = ""
     if "dubious ownership" in problem.output:
         hint = (
@@ -211,7 +212,7 @@ def _unreadable(folder: Path, problem: ProcessError) -> SourceError:
 
 
 def require_checkout(tree: Path) -> None:
-    """Refuse a folder that is no repository of git."""
+    """Fail for a folder that is not a git checkout."""
     hint = "Give the folder of a git checkout of the project."
     if not tree.is_dir():
         raise SourceError(f"{tree} does not exist.", hint=hint)
@@ -220,9 +221,9 @@ def require_checkout(tree: Path) -> None:
 
 
 def take_snapshot(tree: Path, store: SnapshotStore) -> Snapshot:
-    """Read all files of a developer's tree into a tree of git; only those are read that have changed."""
+    """Store a developer's files as a tree of git, and return its snapshot; only changed files are read."""
     require_checkout(tree)
-    top = _describe(
+    top = _describe_repository(
         tree,
         path="",
         named_commit=None,
@@ -245,27 +246,27 @@ def take_snapshot(tree: Path, store: SnapshotStore) -> Snapshot:
     if facts_file.is_file():
         last_facts = json.loads(facts_file.read_text(encoding="utf-8"))
 
-    reading = _Reading(
+    reader = _TreeReader(
         store=store,
         last_facts=last_facts,
     )
-    edited = 0
-    for part in reading.read_parts(top):
-        edited += reading.count_edits(part)
-    if reading.facts != last_facts:
-        files.write_json(facts_file, reading.facts)
-    inner_trees = dict(reading.trees)
+    edited_count = 0
+    for tree_repository in reader.read_repositories(top):
+        edited_count += reader.count_edits(tree_repository)
+    if reader.facts != last_facts:
+        files.write_json(facts_file, reader.facts)
+    inner_trees = dict(reader.trees)
     top_tree = inner_trees.pop("")
     return Snapshot(
         commit=top.commit,
-        tree_hash=_graft(store, top_tree, inner_trees),
-        edited=edited,
+        tree_hash=_graft_trees(store, top_tree, inner_trees),
+        edited_count=edited_count,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Reading:
-    """The reading of a developer's tree.
+class _TreeReader:
+    """Reads the repositories of a developer's tree into trees of git.
 
     Attributes:
         store: Where trees are written.
@@ -280,68 +281,69 @@ class _Reading:
     trees: dict[str, str] = field(default_factory=dict)
 
     def _known_fact(self, name: str) -> object | None:
+        """Return a fact about commits that this or the last snapshot has found out; None if neither has."""
         if name in self.last_facts:
             self.facts[name] = self.last_facts[name]
         return self.facts.get(name)
 
-    def read_parts(self, part: _Part) -> Iterator[_Part]:
-        """Yield a repository and those below it, once the tree of each one's own files is known."""
-        inner_commits = self._read_own_files(part)
-        yield part
+    def read_repositories(self, tree_repository: _TreeRepository) -> Iterator[_TreeRepository]:
+        """Yield a repository and those below it, each once its own files are stored as a tree of git."""
+        inner_commits = self._read_own_files(tree_repository)
+        yield tree_repository
 
         for path, named_commit in inner_commits.items():
-            inner_part = _describe(
-                part.folder / path,
-                path=f"{part.path}/{path}".lstrip("/"),
+            inner_repository = _describe_repository(
+                tree_repository.folder / path,
+                path=f"{tree_repository.path}/{path}".lstrip("/"),
                 named_commit=named_commit,
             )
-            yield from self.read_parts(inner_part)
+            yield from self.read_repositories(inner_repository)
 
-    def _read_own_files(self, part: _Part) -> Mapping[str, str | None]:
-        """Read the tree of a repository's own files.
+    def _read_own_files(self, tree_repository: _TreeRepository) -> Mapping[str, str | None]:
+        """Store a repository's own files as a tree of git; return the repositories below, with commits.
 
         Return the paths of the repositories below it, with the commits that it names: None for one that is no
         submodule.
         """
-        self.store.borrow(part.objects)
-        submodules = self._submodules(part.commit)
+        self.store.add_alternate(tree_repository.objects)
+        submodules = self._submodules_of_commit(tree_repository.commit)
         inner_commits: dict[str, str | None] = {}
         unpacked_submodules: list[str] = []
         for path, commit in submodules.items():
-            folder = part.folder / path
+            folder = tree_repository.folder / path
             if (folder / ".git").exists():
                 inner_commits[path] = commit
             elif folder.is_dir() and any(folder.iterdir()):
                 unpacked_submodules.append(path)
 
-        index = self._index_of_commit(part)
+        index = self._index_of_commit(tree_repository)
         if unpacked_submodules:
             # Files that were unpacked in the place of a submodule are the tree's own.
             index = self._copy_index(index)
-            self._update_index(part, index, map(quote, unpacked_submodules), "--force-remove")
+            self._update_index(tree_repository, index, map(quote, unpacked_submodules), "--force-remove")
 
         changed_names: list[str] = []
-        for name in self._changed_names(part, index):
+        for name in self._changed_names(tree_repository, index):
             path = unquote(name)
             if path.endswith("/"):
                 inner_commits[path.rstrip("/")] = None
                 continue
-            is_file = (part.folder / path).is_file()
+            is_file = (tree_repository.folder / path).is_file()
             if is_file or path not in submodules:
                 changed_names.append(name)
-        changed_names += _added_names(part)
+        changed_names += _added_names(tree_repository)
 
-        tree = part.commit_tree
+        tree = tree_repository.commit_tree
         if tree is None or changed_names or unpacked_submodules:
             index = self._copy_index(index)
             options = ("--add", "--remove", "--replace")
-            self._update_index(part, index, changed_names, *options)
+            self._update_index(tree_repository, index, changed_names, *options)
             tree = self.store.run("write-tree", "--missing-ok", index=index).strip()
-        self.trees[part.path] = tree
+        self.trees[tree_repository.path] = tree
         return inner_commits
 
-    def _submodules(self, commit: str | None) -> Mapping[str, str]:
-        """Return the submodules that a commit names, each with its commit."""
+    def _submodules_of_commit(self, commit: str | None) -> Mapping[str, str]:
+        """Return the paths of submodules that a commit names, each with its commit."""
         if commit is None:
             return {}
         fact_name = f"submodules of {commit}"
@@ -352,7 +354,7 @@ class _Reading:
         submodules: dict[str, str] = {}
         listing = self.store.run("ls-tree", "-r", "--full-tree", commit)
         for line in listing.splitlines():
-            kind, object_id, path = _parse_row(line)
+            kind, object_id, path = _parse_ls_tree_line(line)
             if kind == "commit":
                 submodules[path] = object_id
         self.facts[fact_name] = submodules
@@ -360,21 +362,21 @@ class _Reading:
 
     # --- Indexes ------------------------------------------------------------------------------
 
-    def _index_of_commit(self, part: _Part) -> str:
-        """Return the index that has the files of a repository's commit, and the times of unchanged ones.
+    def _index_of_commit(self, tree_repository: _TreeRepository) -> str:
+        """Return the name of a git index with the files of a repository's commit, refreshed once.
 
         It never has others: which files count is for the tree to decide, each time anew.
         """
-        path_id = files.sha256_text(quote(part.path))[:16]
-        name = f"index-{path_id}-{part.commit}"
+        path_id = files.sha256_text(quote(tree_repository.path))[:16]
+        name = f"index-{path_id}-{tree_repository.commit}"
         folder = self.store.path
         if (folder / name).is_file():
             return name
-        if part.commit is None:
+        if tree_repository.commit is None:
             self.store.run(
                 "read-tree",
                 "--empty",
-                folder=part.folder,
+                folder=tree_repository.folder,
                 index=name,
             )
             return name
@@ -385,46 +387,49 @@ class _Reading:
         for last_index in last_indexes:
             last_index.replace(new_index)
         for command in (
-            ("read-tree", "-m", part.commit),
+            ("read-tree", "-m", tree_repository.commit),
             ("update-index", "-q", "--refresh", "--ignore-submodules"),
         ):
             self.store.run(
                 *command,
-                folder=part.folder,
+                folder=tree_repository.folder,
                 index=_NEW_INDEX,
             )
         new_index.replace(folder / name)
         return name
 
     def _copy_index(self, index: str) -> str:
-        """Return an index that may be changed."""
+        """Return the name of a copy of a git index, which may be changed."""
         if index != _CHANGED_INDEX:
             shutil.copy2(self.store.path / index, self.store.path / _CHANGED_INDEX)
         return _CHANGED_INDEX
 
-    def _update_index(self, part: _Part, index: str, names: Iterable[str], *options: str) -> None:
+    def _update_index(
+        self, tree_repository: _TreeRepository, index: str, names: Iterable[str], *options: str
+    ) -> None:
+        """Run ``git update-index`` on an index for files of a repository, by their quoted names."""
         self.store.run(
             "update-index",
             *options,
             "--stdin",
-            folder=part.folder,
+            folder=tree_repository.folder,
             index=index,
             stdin=_join_lines(names),
         )
 
-    def _changed_names(self, part: _Part, index: str) -> Sequence[str]:
-        """Return the quoted names of files that are not as the index says.
+    def _changed_names(self, tree_repository: _TreeRepository, index: str) -> Sequence[str]:
+        """Return the quoted names of files that differ from a git index, untracked ones included.
 
         A name that ends in ``/`` is another repository's. A file that is a folder now comes before what is in
         it.
         """
         command = ["ls-files", "--modified", "--others", "--exclude-standard"]
-        excludes = part.excludes
+        excludes = tree_repository.excludes
         if excludes.is_file():
             command.append(f"--exclude-from={excludes}")
         output = self.store.run(
             *command,
-            folder=part.folder,
+            folder=tree_repository.folder,
             index=index,
         )
         # A changed file that is ignored no more is listed twice.
@@ -432,11 +437,11 @@ class _Reading:
 
     # --- Edits --------------------------------------------------------------------------------
 
-    def count_edits(self, part: _Part) -> int:
-        """Count the edited files of a repository: against the commit that its parent names, if it has one."""
-        tree = self.trees[part.path]
-        base_commit = part.base_commit
-        if base_commit == part.commit and tree == part.commit_tree:
+    def count_edits(self, tree_repository: _TreeRepository) -> int:
+        """Return how many files of a repository differ from the commit that its parent names, or HEAD."""
+        tree = self.trees[tree_repository.path]
+        base_commit = tree_repository.base_commit
+        if base_commit == tree_repository.commit and tree == tree_repository.commit_tree:
             return 0
         fact_name = f"edits of {tree} to {base_commit}"
         known_count = self._known_fact(fact_name)
@@ -455,7 +460,7 @@ class _Reading:
                 tree,
             )
             rows = difference.splitlines()
-            count = len(rows) - self._count_filtered(part.repository, base_commit, rows)
+            count = len(rows) - self._count_filtered(tree_repository.repository, base_commit, rows)
         self.facts[fact_name] = count
         return count
 
@@ -465,7 +470,7 @@ class _Reading:
         commit: str,
         rows: Sequence[str],
     ) -> int:
-        """Count the files that differ from a commit's blobs as they do in a checkout, through filters."""
+        """Return how many changed files are as git's filters check them out, and so not edited."""
         blobs: dict[str, str] = {}
         for row in rows:
             facts, name = row.split("\t", 1)
@@ -501,11 +506,11 @@ class _Reading:
         return count
 
 
-def _added_names(part: _Part) -> Sequence[str]:
-    """Return the quoted names of files that the developer has added and not committed, ignored ones too."""
-    if part.commit is None:
+def _added_names(tree_repository: _TreeRepository) -> Sequence[str]:
+    """Return the quoted names of files that are added to the index and not committed, ignored ones too."""
+    if tree_repository.commit is None:
         return ()
-    difference = part.repository.run(
+    difference = tree_repository.repository.run(
         "-c",
         "core.quotePath=true",
         "diff-index",
@@ -519,8 +524,8 @@ def _added_names(part: _Part) -> Sequence[str]:
     return difference.stdout.splitlines()
 
 
-def _graft(store: SnapshotStore, tree: str | None, grafts: Mapping[str, str]) -> str:
-    """Return a tree that has other trees at the paths of `grafts`, in the place of what is there."""
+def _graft_trees(store: SnapshotStore, tree: str | None, grafts: Mapping[str, str]) -> str:
+    """Return the hash of a tree of git that has other trees at the paths of `grafts`."""
     if tree is not None and not grafts:
         return tree
 
@@ -529,7 +534,7 @@ def _graft(store: SnapshotStore, tree: str | None, grafts: Mapping[str, str]) ->
     if tree is not None:
         listing = store.run("ls-tree", tree)
         for line in listing.splitlines():
-            kind, object_id, path = _parse_row(line)
+            kind, object_id, path = _parse_ls_tree_line(line)
             lines[path] = line
             if kind == "tree":
                 subtrees[path] = object_id
@@ -543,7 +548,7 @@ def _graft(store: SnapshotStore, tree: str | None, grafts: Mapping[str, str]) ->
         else:
             subtrees[name] = graft
     for name, grafts_below in inner_grafts.items():
-        subtree = _graft(store, subtrees.get(name), grafts_below)
+        subtree = _graft_trees(store, subtrees.get(name), grafts_below)
         quoted_name = quote(name)
         lines[name] = f"040000 tree {subtree}\t{quoted_name}"
 

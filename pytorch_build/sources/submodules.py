@@ -20,21 +20,21 @@ _MISNAMED_HINT = (
 
 
 def submodules(git: Repository) -> Iterator[Repository]:
-    """Return a tree's checked-out submodules at every depth, inner ones before their parents."""
+    """Yield the checked-out submodules of a tree at every depth, inner ones before their parents."""
     for inner in direct_submodules(git):
         yield from submodules(inner)
         yield inner
 
 
 def direct_submodules(git: Repository) -> Iterator[Repository]:
-    """Return a tree's own checked-out submodules, not theirs."""
+    """Yield the checked-out submodules of a tree itself, not those of submodules."""
     for folder in submodule_folders(git).values():
         if (folder / ".git").exists():
             yield replace(git, path=folder)
 
 
 def submodule_folders(git: Repository) -> Mapping[str, Path]:
-    """Return the folders that a tree's ``.gitmodules`` has for submodules, by their names."""
+    """Return the folders of the submodules in a tree's ``.gitmodules``, by their names."""
     if not (git.path / ".gitmodules").is_file():
         return {}
     config = git.run(
@@ -60,19 +60,19 @@ def submodule_folders(git: Repository) -> Mapping[str, Path]:
 
 
 def update_submodules(git: Repository, *, depth: int) -> None:
-    """Check out every submodule at the commit that its parent names."""
+    """Check out every submodule, at every depth, at the commit that its parent names."""
     if not submodule_folders(git):
         return
     console.echo(f"Fetching the submodules of {git.path}")
     depth_options = [f"--depth={depth}"] if depth else []
     try:
-        _update(git, *depth_options)
+        _run_submodule_update(git, *depth_options)
     except ProcessError:
         # A clone that broke off is cloned again, and a server that gives no single commits is asked for
         # the whole history.
         _remove_broken_clones(git)
         try:
-            _update(git)
+            _run_submodule_update(git)
         except ProcessError as problem:
             raise SourceError(
                 f"The submodules of {git.path} could not be fetched: {git_reason(problem)}",
@@ -80,7 +80,8 @@ def update_submodules(git: Repository, *, depth: int) -> None:
             ) from problem
 
 
-def _update(git: Repository, *options: str) -> None:
+def _run_submodule_update(git: Repository, *options: str) -> None:
+    """Run ``git submodule update``, recursively, with origins as .gitmodules has them now."""
     # Origins are taken over from .gitmodules: they may be others than at the last checkout.
     if (git.path / ".git" / "modules").is_dir():
         git.run("submodule", "--quiet", "sync", "--recursive")
@@ -97,7 +98,7 @@ def _update(git: Repository, *options: str) -> None:
 
 
 def remove_former_submodules(folders: Iterable[Path], git: Repository) -> None:
-    """Remove folders of submodules that the tree no longer has; git itself leaves them behind.
+    """Remove those of the folders that are submodules no longer; git leaves them behind.
 
     Their repositories stay in the tree's own, so that a stash in one is not lost.
     """
@@ -108,8 +109,8 @@ def remove_former_submodules(folders: Iterable[Path], git: Repository) -> None:
 
 
 def _remove_broken_clones(git: Repository) -> None:
-    """Remove submodules that have no commit, and repositories of submodules that have no folder."""
-    modules = git.path / git.out("rev-parse", "--git-dir") / "modules"
+    """Remove clones of submodules without a commit or without a folder, so that they are cloned anew."""
+    modules = git.path / git.read_output("rev-parse", "--git-dir") / "modules"
     for name, folder in submodule_folders(git).items():
         clone = modules / name
         inner = replace(git, path=folder)

@@ -15,8 +15,8 @@ from core.data import read_text
 from core.errors import EnvironmentSetupError, FatalError, SourceError, error_with_cause
 from pytorch_build.components import COMPONENTS
 from pytorch_build.lock import versions
-from pytorch_build.lock.stored import origins
-from pytorch_build.sdk import find_version
+from pytorch_build.lock.stored import prepare_origins
+from pytorch_build.sdk import find_rocm_version
 from pytorch_build.sources import checkout as sources
 from pytorch_build.sources import hipify
 from pytorch_build.sources.copies import TreeCopy
@@ -34,7 +34,7 @@ _SUBMODULE_PATH = re.compile(r"(?m)^\s*path\s*=\s*(.+?)\s*$")
 
 @dataclass(frozen=True, kw_only=True)
 class ManagedTree:
-    """A tree at ``src/{ref}/{project}``, as the source lock says."""
+    """The source tree of a project at the lock's commit, which this tool checks out to build it."""
 
     locked: LockedProject
     version: str
@@ -43,7 +43,7 @@ class ManagedTree:
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """The locked commit, and what is done to it."""
+        """The repository, the commit and the use of hipify, as a build's record has them."""
         return {
             "origin": self.locked.origin,
             "commit": self.locked.commit,
@@ -52,16 +52,16 @@ class ManagedTree:
 
     @contextmanager
     def checked_out(self) -> Iterator[Path]:
-        """Check out what does not exist yet, and build in it one at a time."""
+        """Check the tree out if it is not, and give its folder to one build at a time."""
         with _build_lock(self.path):
             sources.checkout(self.locked, self.path, self.options)
-            with sources.building(self.path):
+            with sources.prepared_for_build(self.path):
                 yield self.path
 
 
 @dataclass(frozen=True, kw_only=True)
 class DevelopersTree:
-    """A tree that a developer named: built from a copy of ours that follows it, never changed."""
+    """A source tree that a developer named: a copy of it is built, and it is never changed."""
 
     copy: TreeCopy
     snapshot: Snapshot
@@ -70,23 +70,23 @@ class DevelopersTree:
 
     @property
     def path(self) -> Path:
-        """The folder that is built in."""
+        """The folder of the copy, in which is built."""
         return self.copy.path
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """Its commit, the digest of its edits, and how many files they are in."""
+        """The commit, the digest of edits and the number of edited files, as a build's record has them."""
         return {
             "tree": str(self.copy.source),
             "commit": self.snapshot.commit,
             "diff": self.snapshot.digest or "",
-            "edited": self.snapshot.edited,
+            "edited": self.snapshot.edited_count,
             "hipify": self.hipify,
         }
 
     @contextmanager
     def checked_out(self) -> Iterator[Path]:
-        """Bring the copy up to date, and build in it one at a time."""
+        """Bring the copy up to date, and give its folder to one build at a time."""
         with _build_lock(self.path):
             if self.copy.snapshot() != self.snapshot:
                 source = self.copy.source
@@ -101,7 +101,7 @@ class DevelopersTree:
                 raise
 
     def _name_developers_files(self, problem: FatalError) -> None:
-        """Name the developer's files in an error in the place of their copies, which are not to be edited."""
+        """Replace paths in the copy by the developer's own files in an error's cause."""
         first_problem = error_with_cause(problem)
         if first_problem is None or first_problem.cause is None:
             return
@@ -111,7 +111,10 @@ class DevelopersTree:
         first_problem.cause = cause.model_copy(update={"around": around, "message": message})
 
     def _with_developers_files(self, line: str) -> str:
+        """Return a line with paths in the copy replaced by those of the developer's files."""
+
         def developers_file(match: re.Match[str]) -> str:
+            """Return the developer's file for a path in the copy; the path itself where there is none."""
             path = self.copy.source / match[1]
             # What a build made is nowhere else.
             return str(path) if path.exists() else match[0]
@@ -125,6 +128,7 @@ Tree = ManagedTree | DevelopersTree  # what is built from
 
 
 def _build_lock(tree: Path) -> AbstractContextManager[None]:
+    """Return the file lock that is held while a tree is built in."""
     return files.locked(tree.parent / f".{tree.name}.build.lock", what=str(tree))
 
 
@@ -137,27 +141,27 @@ def checkout_options(
     mirrors: Mapping[str, str],
     project: str,
 ) -> sources.CheckoutOptions:
-    """Return how a ref's project is checked out."""
+    """Return the options to check out a project of the context's torch ref with."""
     return sources.CheckoutOptions(
         depth=depth,
         hipify=context.ref.projects[project].hipify,
         force=context.common.force,
-        origins=origins(context.common, context.ref, mirrors),
+        origins=prepare_origins(context.common, context.ref, mirrors),
     )
 
 
-def place(context: Context, project: str, own: Path | None = None) -> Path:
-    """Return where a project is built: its managed tree, or the one copy of a developer's for all refs."""
+def build_tree_path(context: Context, project: str, own_tree: Path | None = None) -> Path:
+    """Return the folder in which a project is built: its managed tree, or a copy of the developer's."""
     folder = context.common.sources
-    if own is None:
+    if own_tree is None:
         return sources.tree_path(folder, context.ref.name, project)
-    tree_id = files.sha256_text(str(own))[:12]
+    tree_id = files.sha256_text(str(own_tree))[:12]
     return folder / ".own" / f"{project}-{tree_id}"
 
 
 def tree_copy(context: Context, project: str, tree: Path) -> TreeCopy:
-    """Return the copy in which a developer's tree is built."""
-    path = place(context, project, tree).absolute()
+    """Return the copy of a developer's tree in which a project is built; nothing is copied yet."""
+    path = build_tree_path(context, project, tree).absolute()
     cache = context.common.cache / "snapshots" / path.name
     return TreeCopy(
         source=tree.absolute(),
@@ -167,19 +171,19 @@ def tree_copy(context: Context, project: str, tree: Path) -> TreeCopy:
 
 
 def managed_tree(request: BuildRequest) -> ManagedTree:
-    """Return the managed tree of what is to be built."""
+    """Return the managed tree of a requested build, at the commit in the source lock."""
     context = request.context
     project = request.component.name
     return ManagedTree(
         locked=request.lock.project(project),
         version=request.lock.version(project, gpu=context.gpu),
-        path=place(context, project),
+        path=build_tree_path(context, project),
         options=checkout_options(context, request.depth, request.mirrors, project),
     )
 
 
 def developers_tree(request: BuildRequest, tree: Path) -> DevelopersTree:
-    """Return a developer's tree as it is now, with a version of its own.
+    """Take a snapshot of a developer's tree, and return the tree to build with the version of its wheel.
 
     The version is the tree's base version, or the lock's where it names none, with the run's suffix and the
     digest of its edits.
@@ -193,7 +197,7 @@ def developers_tree(request: BuildRequest, tree: Path) -> DevelopersTree:
         base_version = request.lock.project(project).base_version
 
     if context.gpu:
-        suffix = versions.version_suffix(find_version(context, request.rocm))
+        suffix = versions.version_suffix(find_rocm_version(context, request.rocm))
     else:
         suffix = versions.cpu_suffix(context.ref.local_label)
     if snapshot.digest is not None:
@@ -217,7 +221,7 @@ def developers_tree(request: BuildRequest, tree: Path) -> DevelopersTree:
 
 
 def _adds_commit(tree: Path, project: str) -> bool:
-    """Return whether a project's own build adds the commit to its version, as triton's does."""
+    """Return whether a project's setup.py adds the commit to the version by itself, as triton's does."""
     for name in COMPONENTS[project].version_rule.setup_files:
         setup_file = tree / name
         if setup_file.is_file() and versions.adds_commit(read_text(setup_file)):
@@ -226,7 +230,7 @@ def _adds_commit(tree: Path, project: str) -> bool:
 
 
 def base_version_of(tree: Path, project: str) -> str | None:
-    """Return the version that a tree names, in ``version.txt`` or a module; None where it names none."""
+    """Return the version that a tree states in ``version.txt`` or a module; None where it states none."""
     version_file = tree / versions.VERSION_FILE
     rule = COMPONENTS[project].version_rule
     if rule.requires_version_file or version_file.is_file():
@@ -246,7 +250,7 @@ def base_version_of(tree: Path, project: str) -> str | None:
 
 
 def find_tree_problems(tree: Path, project: str, env: Mapping[str, str]) -> Iterator[EnvironmentSetupError]:
-    """Yield what a developer's tree lacks to be built, before anything is copied."""
+    """Yield an error for everything that a developer's tree lacks to be built."""
     if not (tree / ".git").exists():
         return  # what that is, is said by whoever opens it
     setup_files = ("setup.py", "pyproject.toml", "python/setup.py")
@@ -280,7 +284,7 @@ def find_tree_problems(tree: Path, project: str, env: Mapping[str, str]) -> Iter
 
 
 def _missing_submodules(tree: Path, folder: Path) -> Iterator[str]:
-    """Yield the paths of submodules in a tree that have no files, those of submodules included."""
+    """Yield the paths of submodules, at every depth, whose folders are missing or empty."""
     gitmodules = folder / ".gitmodules"
     setup_file = tree / "setup.py"
     if gitmodules.is_file():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from core.binaries import align, elf
 from core.binaries.elf import HEADER, LOAD, PHDR, SECTION, SEGMENT, Elf, Segment
-from pytorch_build.check.device_code import mapped
+from pytorch_build.check.device_code import map_file
 from pytorch_build.split.library import (
     ADDRESS,
     DeviceCode,
@@ -23,8 +23,8 @@ from pytorch_build.split.library import (
     Section,
     SplitError,
     Wrapper,
+    damage_as_split_error,
     edits_of_wrapper,
-    refused_where_damaged,
 )
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ _TOO_MANY_SECTIONS = 0xFF00
 
 
 class ElfLibrary(Library):
-    """A library of Linux."""
+    """An ELF library of Linux, whose device code can be taken out."""
 
     CODE = ".hip_fatbin"
     WRAPPERS = ".hipFatBinSegment"
@@ -75,9 +75,10 @@ class ElfLibrary(Library):
         self._loads = [segment for segment in self._segments if segment.kind == LOAD]
         self._page = _PAGE[self._header.machine]
         sections = [self._section(row) for row in self._section_table]
-        super().__init__(mapped(path), sections)
+        super().__init__(map_file(path), sections)
 
     def _section(self, row: elf.Section) -> Section:
+        """Return a section with its name, of a row of the section table."""
         name_end = self._names.index(b"\0", row.name)
         return Section(
             name=self._names[row.name : name_end].decode(),
@@ -87,7 +88,8 @@ class ElfLibrary(Library):
             file_size=0 if row.kind == _NOBITS else row.size,
         )
 
-    def _relocated(self, wrappers: Sequence[Wrapper], code: Section) -> Sequence[Wrapper]:
+    def _relocate_wrappers(self, wrappers: Sequence[Wrapper], code: Section) -> Sequence[Wrapper]:
+        """Return wrappers with the bundles' addresses that relocations set when the library is loaded."""
         relative = _RELATIVE[self._header.machine]
         absolute = _ABSOLUTE[self._header.machine]
         wrapper_by_pointer = {wrapper.pointer_address: wrapper for wrapper in wrappers}
@@ -116,18 +118,19 @@ class ElfLibrary(Library):
         return list(wrapper_by_pointer.values())
 
     def _value_of_symbol(self, relocations: elf.Section, index: int) -> int:
+        """Return the value of a symbol, by its index in the table that a relocation section uses."""
         symbol_table = self._section_table[relocations.link]
         symbol_offset = symbol_table.offset + index * _SYMBOL_SIZE
         value: int
         (value,) = ADDRESS.unpack_from(self.data, symbol_offset + _VALUE_IN_SYMBOL)
         return value
 
-    @refused_where_damaged()
-    def without_code(
+    @damage_as_split_error()
+    def without_device_code(
         self, code: DeviceCode, index_by_bundle_offset: Mapping[int, int], reference: bytes
     ) -> HostLibrary:
-        """Return the library without its device code, by the index of each bundle's offset in it."""
-        hole = self._hole(code)
+        """Return the edits of the file that take its device code out and add the reference in its place."""
+        hole = self._removable_pages(code)
         segments = self._new_segments(hole, len(reference))
         # The new segment holds the program headers and the reference.
         table = b"".join(SEGMENT.pack(*segment) for segment in segments)
@@ -179,7 +182,7 @@ class ElfLibrary(Library):
                 relocation = _RELATIVE_ENTRY.pack(_RELATIVE[self._header.machine], reference_address)
                 edits.append((wrapper.relocation + _INFO_IN_RELOCATION, relocation))
 
-        old_end = hole.moved(len(self.data))
+        old_end = hole.new_offset(len(self.data))
         padding = bytes(new_segment.offset - old_end)
         tail = padding + table + reference + names
         tail = tail.ljust(sections_offset - old_end, b"\0")
@@ -190,8 +193,8 @@ class ElfLibrary(Library):
             tail=tail,
         )
 
-    def _hole(self, code: DeviceCode) -> Hole:
-        """Return the pages that hold nothing but device code; what follows keeps its place within a page."""
+    def _removable_pages(self, code: DeviceCode) -> Hole:
+        """Return the whole pages that hold nothing but device code, which leave the file."""
         alignment = max(self._page, *(load.alignment for load in self._loads))
         first_page = align(code.offset, self._page)
         start = min(first_page, code.end)
@@ -202,14 +205,14 @@ class ElfLibrary(Library):
         )
 
     def _new_segments(self, hole: Hole, reference_size: int) -> list[Segment]:
-        """Return the program headers: that of the device code in two, and one more for the reference."""
+        """Return the new program headers: without the removed pages, and one more for the reference."""
         segments: list[Segment] = []
         for segment in self._segments:
             segments += _cut_segment(segment, hole)
 
         table_size = SEGMENT.size * (len(segments) + 1)
         end_of_memory = max(load.address + load.memory for load in self._loads)
-        end_of_file = hole.moved(len(self.data))
+        end_of_file = hole.new_offset(len(self.data))
         offset = align(end_of_file, self._page)
         address = align(end_of_memory, self._page)
         new_segment = Segment(
@@ -238,10 +241,10 @@ class ElfLibrary(Library):
         names_offset: int,
         names_size: int,
     ) -> list[elf.Section]:
-        """Return the section headers: that of the device code fills memory alone, the names are elsewhere."""
+        """Return the new section headers: offsets moved, the device code without bytes in the file."""
         rows: list[elf.Section] = []
         for row, section in zip(self._section_table, self.sections, strict=True):
-            moved_row = row._replace(offset=hole.moved(row.offset))
+            moved_row = row._replace(offset=hole.new_offset(row.offset))
             if section.name == self.CODE and hole.length:
                 moved_row = moved_row._replace(kind=_NOBITS)
             rows.append(moved_row)
@@ -255,15 +258,16 @@ class ElfLibrary(Library):
 
 
 def _last_load(segments: Sequence[Segment]) -> int:
+    """Return the index of the last segment that is loaded (PT_LOAD)."""
     return max(index for index, segment in enumerate(segments) if segment.kind == LOAD)
 
 
 def _cut_segment(segment: Segment, hole: Hole) -> list[Segment]:
-    """Return the program header of a segment without a hole: two where there is something behind it."""
+    """Return a segment without the removed bytes: two segments where something follows them."""
     segment_end = segment.offset + segment.size
     is_around = segment.offset <= hole.start and hole.end <= segment_end
     if segment.kind != LOAD or not is_around or not hole.length:
-        new_offset = hole.moved(segment.offset)
+        new_offset = hole.new_offset(segment.offset)
         return [segment._replace(offset=new_offset)]
 
     size_before = hole.start - segment.offset

@@ -17,17 +17,17 @@ _SUB_FAMILY = re.compile(r"gfx([0-9]+)([0-9a-f])x")
 
 
 @cache
-def _patterns() -> Sequence[re.Pattern[str]]:
-    """Return the patterns of the files, each with a group for the GPU."""
+def _gpu_file_patterns() -> Sequence[re.Pattern[str]]:
+    """Return the patterns of files that serve some GPUs only, each with a group ``gpu``."""
     return [re.compile(row["pattern"]) for row in read_toml(TABLE)["files"]]
 
 
 def gpu_of_file(path: str, targets: Collection[str]) -> str | None:
-    """Return the target or group whose device wheel a file belongs into; None for the host's.
+    """Return the target or group of GPUs whose device wheel gets a file; None for the host wheel.
 
     `path` is one below the wheel's package, `targets` are those that the wheel has code for.
     """
-    matches = (pattern.fullmatch(path) for pattern in _patterns())
+    matches = (pattern.fullmatch(path) for pattern in _gpu_file_patterns())
     match = next(filter(None, matches), None)
     if match is None:
         return None
@@ -46,7 +46,7 @@ def gpu_of_file(path: str, targets: Collection[str]) -> str | None:
 
 
 def _group_of(gpu: str) -> str | None:
-    """Return the family or sub-family that a name means; None where it begins with a target."""
+    """Return the family or sub-family that a name such as gfx11xx stands for; None for a target's name."""
     if family := _FAMILY.fullmatch(gpu):
         return f"gfx{family[1]}"
     if match := _SUB_FAMILY.fullmatch(gpu):

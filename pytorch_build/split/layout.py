@@ -37,30 +37,30 @@ _LICENSE_FILES = ("licenses/", "LICENSE", "LICENCE", "NOTICE", "COPYING", "AUTHO
 class SplitLayout:
     """The wheels of a split: the host, one for each gfx target, and one for each group with files of its own.
 
-    A group is a family or a sub-family of GPUs. `rocm` is the version of ROCm's device packages.
+    A group is a family or a sub-family of GPUs. `rocm_version` is that of ROCm's device packages.
     """
 
     distribution: str
     version: str
     targets: tuple[str, ...]
     groups: tuple[str, ...]
-    rocm: str
+    rocm_version: str
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """The targets and groups, which have a device wheel each."""
+        """The targets, then the groups: each of them has a device wheel."""
         return (*self.targets, *self.groups)
 
     def device_distribution(self, gpu: str) -> str:
-        """Return the distribution with the device code of a target or group."""
+        """Return the distribution name of the device wheel of a target or group."""
         return f"amd-{self.distribution}-device-{gpu}"
 
     def groups_of(self, target: str) -> list[str]:
-        """Return the groups with files for a target."""
+        """Return the families and sub-families of a target that have a device wheel of their own."""
         return [group for group in parents(target) if group in self.groups]
 
     def file_names(self, host: str) -> list[str]:
-        """Return the names of all files: that of the host, which is given, and those of device wheels."""
+        """Return the file names of all wheels: the host's, which is given, and the device wheels'."""
         names = [host]
         tag = tag_of(host)
         for gpu in self.gpus:
@@ -69,7 +69,7 @@ class SplitLayout:
         return names
 
     def extra_fields(self) -> list[str]:
-        """Return the fields of the host's extras: one a target, and one for all."""
+        """Return the METADATA fields of the host's extras: one extra for each target, and one for all."""
         gpus_by_extra: dict[str, Sequence[str]] = {}
         for target in self.targets:
             extra = f"device-{target}"
@@ -87,22 +87,23 @@ class SplitLayout:
         """Return what the device wheel of a target or group requires."""
         requirements = [f"{self.distribution} == {self.version}"]
         if gpu in self.targets:
-            requirements.append(f"rocm-sdk-device-{gpu} == {self.rocm}")
+            requirements.append(f"rocm-sdk-device-{gpu} == {self.rocm_version}")
             requirements += self._device_requirements(self.groups_of(gpu))
         return requirements
 
     def _device_requirements(self, gpus: Sequence[str]) -> list[str]:
+        """Return the requirements on the device wheels of some targets and groups."""
         return [f"{self.device_distribution(gpu)} == {self.version}" for gpu in gpus]
 
 
 def tag_of(wheel_name: str) -> str:
-    """Return the tag in a wheel's file name."""
+    """Return the compatibility tag in a wheel's file name, such as ``cp312-cp312-linux_x86_64``."""
     python, abi, platform = wheel_name.removesuffix(".whl").split("-")[-3:]
     return f"{python}-{abi}-{platform}"
 
 
 def host_metadata(metadata: bytes, layout: SplitLayout) -> bytes:
-    """Return the host's METADATA: that of the fat wheel, with the extras behind its other fields."""
+    """Return the host wheel's METADATA: that of the fat wheel, and the extras."""
     head, blank_line, body = metadata.decode().partition("\n\n")
     new_head = "\n".join([head.rstrip("\n"), *layout.extra_fields(), ""])
     return (new_head + blank_line[1:] + body).encode()
@@ -113,7 +114,7 @@ def device_metadata(
     layout: SplitLayout,
     gpu: str,
 ) -> str:
-    """Return the METADATA of the device wheel of a target or group; who may use it follows the host."""
+    """Return the METADATA of a device wheel, whose licence and Python are those of the host."""
     # A licence's text may fill several lines, which a header continues by indenting them.
     message = BytesHeaderParser().parsebytes(host.raw)
     metadata_version = Version(message.get("metadata-version", "2.1"))
@@ -138,7 +139,7 @@ def device_metadata(
 
 
 def required_rocm(requires_dist: Sequence[str]) -> str | None:
-    """Return the version of ROCm that a wheel requires exactly; None where it requires none."""
+    """Return the version of ROCm that a wheel requires exactly; None where it requires none so."""
     for requirement in map(Requirement, requires_dist):
         if requirement.name != "rocm":
             continue
@@ -153,7 +154,7 @@ def license_members(
     folder: str,
     new_folder: str,
 ) -> Mapping[str, str]:
-    """Return the licence files of a ``.dist-info`` folder, and what they are called in another one."""
+    """Return the licence files of a ``.dist-info`` folder, each with its path in another one."""
     prefixes = tuple(f"{folder}/{name}" for name in _LICENSE_FILES)
     new_names: dict[str, str] = {}
     for member in members:

@@ -33,8 +33,8 @@ class SplitError(ValueError):
 
 
 @contextmanager
-def refused_where_damaged() -> Iterator[None]:
-    """Turn what a damaged library makes its readers raise into a SplitError."""
+def damage_as_split_error() -> Iterator[None]:
+    """Raise a SplitError in the place of whatever readers raise for a damaged library."""
     try:
         yield
     except SplitError:
@@ -53,7 +53,7 @@ def refused_where_damaged() -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A section: its address and size in memory, its offset and size in the file."""
+    """A section of a library: where it is in memory, and where in the file."""
 
     name: str
     address: int
@@ -64,7 +64,7 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Wrapper:
-    """What registers one bundle when the library is loaded.
+    """A struct of a library by which it registers one bundle of device code when it is loaded.
 
     Attributes:
         offset: Where in the file it lies.
@@ -81,7 +81,7 @@ class Wrapper:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceCode:
-    """The device code of a library: its place in the file, its address, and who registers it."""
+    """The device code of a library: its place in the file and in memory, and who registers it."""
 
     offset: int
     size: int
@@ -90,7 +90,7 @@ class DeviceCode:
 
     @property
     def end(self) -> int:
-        """Where in the file it ends."""
+        """The offset in the file at which the device code ends."""
         return self.offset + self.size
 
     def bundle_offset_of(self, wrapper: Wrapper) -> int:
@@ -100,24 +100,24 @@ class DeviceCode:
 
 @dataclass(frozen=True, kw_only=True)
 class Hole:
-    """The bytes that leave a file."""
+    """A range of bytes that is removed from a file."""
 
     start: int
     length: int
 
     @property
     def end(self) -> int:
-        """Where they end."""
+        """The offset in the old file at which the removed bytes end."""
         return self.start + self.length
 
-    def moved(self, offset: int) -> int:
-        """Return where in the new file a byte of the old one lies."""
+    def new_offset(self, offset: int) -> int:
+        """Return the offset in the new file of a byte of the old one."""
         return offset - self.length if offset >= self.end else offset
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostLibrary:
-    """What a library is without its device code: with a hole, and with a tail behind the rest.
+    """How a library is rewritten without device code: bytes to remove, to change and to append.
 
     `edits` are bytes that change, each with its place in the old file.
     """
@@ -127,7 +127,7 @@ class HostLibrary:
     tail: bytes
 
     def write(self, source: Path, target: Path) -> None:
-        """Write it to a new file."""
+        """Write the library without its device code to a new file."""
         with source.open("rb") as old, target.open("w+b") as new:
             self._copy_range(old, new, 0, self.hole.start)
             self._copy_range(
@@ -140,7 +140,7 @@ class HostLibrary:
             new.flush()
             with mmap.mmap(new.fileno(), 0) as mapping:
                 for offset, content in self.edits:
-                    new_offset = self.hole.moved(offset)
+                    new_offset = self.hole.new_offset(offset)
                     mapping[new_offset : new_offset + len(content)] = content
 
     @staticmethod
@@ -150,6 +150,7 @@ class HostLibrary:
         start: int,
         end: int,
     ) -> None:
+        """Append a range of bytes of the old file to the new one."""
         old.seek(start)
         remaining = end - start
         while remaining:
@@ -157,7 +158,7 @@ class HostLibrary:
 
 
 class Library(ABC):
-    """A library of one platform; `image_base` is what addresses in its file begin with."""
+    """A library of one platform with device code; `image_base` is where its addresses begin."""
 
     CODE: ClassVar[str]
     WRAPPERS: ClassVar[str]
@@ -175,19 +176,19 @@ class Library(ABC):
 
     @property
     def is_split(self) -> bool:
-        """Whether its device code is elsewhere."""
+        """Whether the library's device code was moved to kernel archives."""
         return self.section(self.REFERENCE) is not None
 
     def section(self, name: str) -> Section | None:
-        """Return the first section of a name."""
+        """Return the first section of a name; None where there is none."""
         for section in self.sections:
             if section.name == name:
                 return section
         return None
 
-    @refused_where_damaged()
+    @damage_as_split_error()
     def device_code(self) -> DeviceCode | None:
-        """Return the device code; None where it has none. One whose code was moved is an error."""
+        """Return the library's device code, None without any; code that was moved out is an error."""
         if self.is_split:
             raise SplitError("its device code was moved already")
         code = self.section(self.CODE)
@@ -204,16 +205,16 @@ class Library(ABC):
             offset=code.offset,
             size=min(code.size, code.file_size),
             address=self.image_base + code.address,
-            wrappers=self._relocated(wrappers, code),
+            wrappers=self._relocate_wrappers(wrappers, code),
         )
         for wrapper in device_code.wrappers:
             if not 0 <= device_code.bundle_offset_of(wrapper) < device_code.size:
                 raise SplitError(f"a wrapper points outside of {self.CODE} ({wrapper.bundle_address:#x})")
         return device_code
 
-    @refused_where_damaged()
+    @damage_as_split_error()
     def reference(self) -> bytes | None:
-        """Return what says where the device code is; None where it was not moved."""
+        """Return the bytes that name the kernel archive with the device code; None if it was not moved."""
         reference = self.section(self.REFERENCE)
         if reference is None:
             return None
@@ -226,20 +227,20 @@ class Library(ABC):
         return bytes(self.data[reference.offset : reference.offset + reference.file_size])
 
     @abstractmethod
-    def without_code(
+    def without_device_code(
         self, code: DeviceCode, index_by_bundle_offset: Mapping[int, int], reference: bytes
     ) -> HostLibrary:
-        """Return the library without its device code, by the index of each bundle's offset in it."""
+        """Return the edits of the file that take its device code out and add the reference in its place."""
 
     @abstractmethod
-    def _relocated(self, wrappers: Sequence[Wrapper], code: Section) -> Sequence[Wrapper]:
-        """Return wrappers with the addresses that relocations set.
+    def _relocate_wrappers(self, wrappers: Sequence[Wrapper], code: Section) -> Sequence[Wrapper]:
+        """Return wrappers with the bundles' addresses that relocations set when the library is loaded.
 
         Raises SplitError where a relocation of something else points into the device code.
         """
 
     def _read_wrappers(self, section: Section, expected_magic: bytes) -> list[Wrapper]:
-        """Return the wrappers in the file."""
+        """Return the wrappers in a section of the file; another magic than the expected is an error."""
         size = min(section.size, section.file_size)
         if size % WRAPPER.size:
             raise SplitError(
@@ -265,7 +266,7 @@ def edits_of_wrapper(
     index: int,
     reference_address: int,
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield what makes a wrapper register a bundle of kernel archives, by its index and the reference."""
+    """Yield offsets and bytes that make a wrapper refer to a bundle of a kernel archive, by index."""
     yield wrapper.offset, _SPLIT_MAGIC
     content = ADDRESS.pack(reference_address) + ADDRESS.pack(index)
     yield wrapper.offset + _POINTER_IN_WRAPPER, content

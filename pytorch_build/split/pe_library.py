@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from core.binaries import align, pe
-from pytorch_build.check.device_code import mapped
+from pytorch_build.check.device_code import map_file
 from pytorch_build.split.library import (
     ADDRESS,
     DeviceCode,
@@ -21,8 +21,8 @@ from pytorch_build.split.library import (
     Section,
     SplitError,
     Wrapper,
+    damage_as_split_error,
     edits_of_wrapper,
-    refused_where_damaged,
 )
 
 if TYPE_CHECKING:
@@ -61,14 +61,14 @@ _LARGEST_ALIGNMENT = 4 << 20
 
 
 class PeLibrary(Library):
-    """A DLL of Windows."""
+    """A DLL of Windows, whose device code can be taken out."""
 
     CODE = ".hip_fat"
     WRAPPERS = ".hipFatB"
     REFERENCE = ".kpackrf"
 
     def __init__(self, path: Path) -> None:
-        data = mapped(path)
+        data = map_file(path)
         signature: int
         (signature,) = _U32.unpack_from(data, pe.PLACE_OF_PE_OFFSET)
         self._coff = signature + _SIGNATURE_SIZE
@@ -81,7 +81,9 @@ class PeLibrary(Library):
         self._table = self._optional + header.optional_size
         sections: list[Section] = []
         for index in range(header.sections):
-            section_header = pe.SectionHeader(*pe.SECTION.unpack_from(data, self._header_of(index)))
+            section_header = pe.SectionHeader(
+                *pe.SECTION.unpack_from(data, self._offset_of_section_header(index))
+            )
             section = Section(
                 name=section_header.name,
                 address=section_header.address,
@@ -99,53 +101,56 @@ class PeLibrary(Library):
             raise SplitError(f"it aligns its sections to {self._alignment} and {self._file_alignment} bytes")
 
     def _u32(self, offset: int) -> int:
+        """Return the 32-bit number at an offset in the file."""
         value: int
         (value,) = _U32.unpack_from(self.data, offset)
         return value
 
-    def _header_of(self, section: int) -> int:
-        """Return where in the file a section's header lies, by its number."""
+    def _offset_of_section_header(self, section: int) -> int:
+        """Return the offset in the file of a section's header, by the section's number."""
         return self._table + section * pe.SECTION.size
 
     def _offset_of_directory(self, index: int) -> int:
-        """Return where in the file a directory's address and size lie."""
+        """Return the offset in the file of a data directory's entry, its address and size."""
         return self._optional + _DIRECTORIES + _DIRECTORY_SIZE * index
 
     def _directory(self, index: int) -> tuple[int, int]:
-        """Return the address and the size of a directory's table; zeros where it has none."""
+        """Return the address and the size of a data directory's table; zeros where it has none."""
         if index >= self._u32(self._optional + _DIRECTORY_COUNT):
             return 0, 0
         offset = self._offset_of_directory(index)
         return self._u32(offset), self._u32(offset + 4)
 
-    def _table_in_file(self, index: int) -> range:
-        """Return where in the file a directory's table lies."""
+    def _range_of_directory(self, index: int) -> range:
+        """Return the range of offsets in the file that a data directory's table takes."""
         address, size = self._directory(index)
         if not address:
             return range(0)
-        offset = self._offset_of(address)
+        offset = self._offset_of_address(address)
         return range(offset, offset + size)
 
-    def _offset_of(self, address: int) -> int:
+    def _offset_of_address(self, address: int) -> int:
+        """Return the offset in the file of an address in memory."""
         for section in self.sections:
             if section.address <= address < section.address + section.file_size:
                 return section.offset + address - section.address
         raise SplitError(f"an address outside of its sections ({address:#x})")
 
-    def _relocated(self, wrappers: Sequence[Wrapper], code: Section) -> Sequence[Wrapper]:
+    def _relocate_wrappers(self, wrappers: Sequence[Wrapper], code: Section) -> Sequence[Wrapper]:
+        """Return the wrappers, whose bundles' addresses the file has; another pointer to code is an error."""
         # Base relocations only add to the addresses that are in the file.
         pointer_addresses = {wrapper.pointer_address for wrapper in wrappers}
         code_address = self.image_base + code.address
         for address in self._relocated_addresses():
-            (value,) = ADDRESS.unpack_from(self.data, self._offset_of(address))
+            (value,) = ADDRESS.unpack_from(self.data, self._offset_of_address(address))
             is_in_code = code_address <= value < code_address + code.size
             if is_in_code and address not in pointer_addresses:
                 raise SplitError(f"something besides its wrappers points into {self.CODE} ({address:#x})")
         return wrappers
 
     def _relocated_addresses(self) -> Iterator[int]:
-        """Yield where in memory the addresses lie that base relocations add to."""
-        table = self._table_in_file(_BASE_RELOCATIONS)
+        """Yield the addresses in memory of pointers that base relocations adjust."""
+        table = self._range_of_directory(_BASE_RELOCATIONS)
         position = table.start
         while position < table.stop:
             page = self._u32(position)
@@ -158,18 +163,18 @@ class PeLibrary(Library):
                     yield page + (relocation & _PLACE_IN_PAGE)
             position += block_size
 
-    @refused_where_damaged()
-    def without_code(
+    @damage_as_split_error()
+    def without_device_code(
         self, code: DeviceCode, index_by_bundle_offset: Mapping[int, int], reference: bytes
     ) -> HostLibrary:
-        """Return the library without its device code, by the index of each bundle's offset in it."""
+        """Return the edits of the file that take its device code out and add the reference in its place."""
         code_index = [section.name for section in self.sections].index(self.CODE)
-        code_header = self._header_of(code_index)
+        code_header = self._offset_of_section_header(code_index)
         hole = Hole(
             start=code.offset,
             length=self.sections[code_index].file_size,
         )
-        reference_header = self._header_of(len(self.sections))
+        reference_header = self._offset_of_section_header(len(self.sections))
         first_content = min(section.offset for section in self.sections if section.file_size)
         if reference_header + pe.SECTION.size > first_content:
             raise SplitError("its headers have no room for another section")
@@ -179,7 +184,7 @@ class PeLibrary(Library):
             section_end = section.address + max(section.size, section.file_size)
             end_of_memory = max(end_of_memory, section_end)
         address = align(end_of_memory, self._alignment)
-        old_end = hole.moved(len(self.data))
+        old_end = hole.new_offset(len(self.data))
         header = pe.SectionHeader(
             raw_name=self.REFERENCE.encode(),
             memory=len(reference),
@@ -211,21 +216,21 @@ class PeLibrary(Library):
         )
 
     def _moved_pointers(self, hole: Hole) -> Iterator[tuple[int, bytes]]:
-        """Yield corrections of what holds offsets in the file: sections, symbols, debug data.
+        """Yield offsets and bytes of fields that hold offsets in the file, and of the dropped signature.
 
         A signature would no longer hold, and is left out.
         """
         field_offsets = [self._coff + _SYMBOLS_IN_COFF]
         for index, section in enumerate(self.sections):
             if section.file_size:
-                field_offsets.append(self._header_of(index) + _OFFSET_IN_SECTION)
-        debug_entries = self._table_in_file(_DEBUG)[::_DEBUG_ENTRY_SIZE]
+                field_offsets.append(self._offset_of_section_header(index) + _OFFSET_IN_SECTION)
+        debug_entries = self._range_of_directory(_DEBUG)[::_DEBUG_ENTRY_SIZE]
         field_offsets += [entry + _OFFSET_IN_DEBUG_ENTRY for entry in debug_entries]
 
         for field_offset in field_offsets:
             offset = self._u32(field_offset)
-            if hole.moved(offset) != offset:
-                yield field_offset, _U32.pack(hole.moved(offset))
+            if hole.new_offset(offset) != offset:
+                yield field_offset, _U32.pack(hole.new_offset(offset))
 
         if any(self._directory(_CERTIFICATES)):
             yield self._offset_of_directory(_CERTIFICATES), bytes(_DIRECTORY_SIZE)

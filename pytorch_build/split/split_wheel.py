@@ -42,7 +42,7 @@ _NO_SEARCH_PATHS: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 @dataclass(frozen=True, kw_only=True)
 class SplitPlan:
-    """What becomes of a fat wheel.
+    """The wheels that a fat wheel is split into, and what each of them gets.
 
     Attributes:
         fat_wheel: The wheel.
@@ -117,7 +117,7 @@ def plan_split(
     new_search_paths: Mapping[str, Sequence[str]] = _NO_SEARCH_PATHS,
     epoch: int | None = None,
 ) -> SplitPlan:
-    """Take a fat wheel apart in a folder, and decide what becomes of it; arguments as of `split_wheel`."""
+    """Take the device code out of a fat wheel into a folder, and return the plan of the new wheels."""
     metadata = read_metadata(fat_wheel)
     rocm_version = rocm_version or required_rocm(metadata.requires_dist)
     if rocm_version is None:
@@ -154,19 +154,20 @@ def plan_split(
             version=str(metadata.version),
             targets=targets,
             groups=tuple(sorted(device_files.keys() - set(targets))),
-            rocm=rocm_version,
+            rocm_version=rocm_version,
         ),
         epoch=epoch,
     )
 
 
 def write_wheels(plan: SplitPlan, folder: Path) -> list[Path]:
-    """Write the wheels of a plan, the host first."""
+    """Write the wheels of a plan into a folder, and return their paths, the host first."""
     device_wheels = [_write_device_wheel(plan, gpu, folder) for gpu in plan.layout.gpus]
     return [_write_host(plan, folder), *device_wheels]
 
 
 def _write_host(plan: SplitPlan, folder: Path) -> Path:
+    """Write the host wheel, which lacks device code and the device wheels' files, and return its path."""
     # Libraries without device code, which get another search path alone, come first.
     with_device_code = {code_object.member for code_object in plan.code_objects}
     libraries = [name for name in sorted(plan.libraries) if name not in with_device_code]
@@ -197,6 +198,7 @@ def _write_device_wheel(
     gpu: str,
     folder: Path,
 ) -> Path:
+    """Write the device wheel of a target or group, and return its path."""
     spec = WheelSpec(
         distribution=plan.layout.device_distribution(gpu),
         version=plan.layout.version,
@@ -227,9 +229,10 @@ def _kernel_archive(
     code_objects: Sequence[CodeObject],
     folder: Path,
 ) -> Member:
-    """Return the kernel archive of a target; all its variants share it, so no name holds their colon."""
+    """Return a target's kernel archive as a member of its wheel, written when its turn comes."""
 
     def write() -> Path:
+        """Write the kernel archive, and return its path."""
         path = folder / f"{gpu}{kpack.SUFFIX}"
         kernels: list[tuple[kpack.Kernel, int]] = []
         for code_object in code_objects:

@@ -23,9 +23,9 @@ from core.errors import WheelError
 from core.wheel import parse_wheel_name
 from core.wheel.record import Tap, verify_record
 from pytorch_build.check.bundles import Bundle, BundleError, code_objects, read_bundles
-from pytorch_build.check.device_code import mapped, processor
+from pytorch_build.check.device_code import map_file, processor
 from pytorch_build.split.elf_library import ElfLibrary
-from pytorch_build.split.library import SplitError, refused_where_damaged
+from pytorch_build.split.library import SplitError, damage_as_split_error
 from pytorch_build.split.pe_library import PeLibrary
 from rocm_packaging.packages import kpack
 
@@ -44,7 +44,7 @@ _TARGET = re.compile(r"gfx[0-9a-f]{3,4}")
     order=True,
 )
 class CodeObject:
-    """One code object of a library: the member, the index of its bundle there, and its gfx target.
+    """One code object of a library, compressed in a scratch file.
 
     It lies packed in a scratch file: `length` bytes of `frames_file`, from `offset` on.
     """
@@ -59,20 +59,20 @@ class CodeObject:
     length: int = field(compare=False)
 
     def binary(self, package: str) -> str:
-        """Return the library and the bundle's index as kernel archives name them."""
+        """Return the name of the library and the bundle's index, as kernel archives have them."""
         return f"{self.member.removeprefix(f'{package}/')}#{self.bundle}"
 
     def read_zstd_frame(self) -> bytes:
-        """Read it as it is packed."""
+        """Return the code object's compressed bytes."""
         with self.frames_file.open("rb") as stream:
             stream.seek(self.offset)
             return stream.read(self.length)
 
 
 def open_library(path: Path) -> Library:
-    """Parse a library of Linux or Windows; raise SplitError where it is damaged."""
-    with refused_where_damaged():
-        if mapped(path)[:4] == elf.MAGIC:
+    """Return an ELF library or a DLL, parsed; raise SplitError where it is damaged."""
+    with damage_as_split_error():
+        if map_file(path)[:4] == elf.MAGIC:
             return ElfLibrary(path)
         return PeLibrary(path)
 
@@ -82,7 +82,7 @@ def take_apart(
     scratch: Path,
     new_search_paths: Mapping[str, Sequence[str]],
 ) -> tuple[Mapping[str, Path], tuple[CodeObject, ...]]:
-    """Read a fat wheel once, and put what the new wheels will be made of into a folder.
+    """Take the device code out of a fat wheel's libraries; return these by member, and the code objects.
 
     Return its changed libraries, by member, and their device code.
 
@@ -118,7 +118,7 @@ def take_apart(
 
 
 class _LibraryReader:
-    """Takes libraries apart, several at the same time, and keeps what is wrong with them."""
+    """Takes device code out of libraries, several at a time, and collects it and what is wrong."""
 
     def __init__(
         self,
@@ -138,13 +138,14 @@ class _LibraryReader:
         self._pool = pool
 
     def inspect(self, member: str, file: Path) -> None:
-        """Take one library apart; the file is gone afterwards."""
+        """Take the device code out of one library, or note what is wrong with it; its file is used up."""
         try:
             self._take_apart(member, file)
         except (SplitError, BundleError, kpack.KpackError) as problem:
             self.problems.append(f"{member}: {problem}.")
 
     def _take_apart(self, member: str, file: Path) -> None:
+        """Write one library without its device code, and compress its code objects."""
         scratch_name = hashlib.sha256(member.encode()).hexdigest()[:16]
         host_file = self._scratch / f"{scratch_name}.host"
         if member in self._new_search_paths:
@@ -174,8 +175,8 @@ class _LibraryReader:
                 )
 
         reference = kpack.reference(self._package, member.removeprefix(inside)).packed()
-        library.without_code(device_code, index_by_bundle_offset, reference).write(file, host_file)
-        self.code += self._pack(
+        library.without_device_code(device_code, index_by_bundle_offset, reference).write(file, host_file)
+        self.code += self._pack_code_objects(
             member,
             section,
             bundles,
@@ -183,17 +184,18 @@ class _LibraryReader:
         )
         self.libraries[member] = host_file
 
-    def _pack(
+    def _pack_code_objects(
         self,
         member: str,
         section: memoryview,
         bundles: Sequence[Bundle],
         frames_file: Path,
     ) -> list[CodeObject]:
-        """Pack every code object of a library into one file: bundles side by side, so in any order."""
+        """Compress every code object of a library into one file, and return where each is."""
         lock = threading.Lock()
 
         def pack_bundle(index: int) -> list[CodeObject]:
+            """Compress the code objects of one bundle, and return where each is."""
             packer = zstandard.ZstdCompressor(level=_LEVEL)
             packed: list[CodeObject] = []
             for entry, content in code_objects(section, bundles[index]):

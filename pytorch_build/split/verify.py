@@ -32,7 +32,7 @@ def require_whole(
     wheels: Sequence[Path],
     code: Sequence[CodeObject],
 ) -> None:
-    """Verify that the finished wheels hold what the fat wheel held, and lead to each other."""
+    """Fail unless the new wheels together hold all that the fat wheel held, each thing once."""
     package = read_metadata(fat_wheel).name
     reader = _WheelReader(package)
     members: Counter[str] = Counter()
@@ -56,7 +56,7 @@ def require_whole(
 
 
 class _WheelReader:
-    """Reads the kernels of wheels, and which libraries say where theirs are."""
+    """Collects the kernels of wheels, and the libraries whose references lead to them."""
 
     def __init__(self, package: str) -> None:
         # Threads only add whole values to these.
@@ -66,7 +66,7 @@ class _WheelReader:
         self._package = package
 
     def read(self, wheel: Path) -> list[str]:
-        """Read a wheel, and verify its RECORD; return its members."""
+        """Verify a wheel's RECORD, collect its kernels and references, and return its members."""
         magics = (kpack.MAGIC, *LIBRARY_MAGICS)
         tap = Tap(
             wanted=lambda _member, head: head.startswith(magics),
@@ -78,6 +78,7 @@ class _WheelReader:
         return list(read_archive(wheel).by_name)
 
     def _inspect(self, member: str, file: Path) -> None:
+        """Add the kernels of an archive, or the reference of a library."""
         try:
             if member.endswith(kpack.SUFFIX):
                 self.kernels |= _read_kernels(file)
@@ -87,6 +88,7 @@ class _WheelReader:
             self.problems.append(f"{member}: {problem}.")
 
     def _read_reference(self, member: str, file: Path) -> None:
+        """Add a library whose reference names its own kernels; another reference is an error."""
         reference = reference_of(file)
         if reference is None:
             return
@@ -98,13 +100,13 @@ class _WheelReader:
 
 
 def reference_of(library: Path) -> kpack.Reference | None:
-    """Return where a library says its device code is; None where that was not moved."""
+    """Return a library's reference to the kernel archive with its device code; None without one."""
     content = open_library(library).reference()
     return None if content is None else kpack.read_reference(content)
 
 
 def _read_kernels(file: Path) -> set[_Kernel]:
-    """Return the code objects of an archive.
+    """Return library, target and digest of each code object in a kernel archive.
 
     The same bytes may stand for a mode of the GPU, too: they are those of the most general target.
     """
@@ -122,6 +124,7 @@ def _read_kernels(file: Path) -> set[_Kernel]:
 
 
 def _compare_members(fat_wheel: Path, members: Counter[str]) -> Iterator[str]:
+    """Yield a sentence for each member that is in several of the wheels, or was lost."""
     for name, count in members.items():
         if count > 1:
             yield f"{name} is in {count} wheels."
@@ -135,7 +138,7 @@ def _compare_code(
     code: Sequence[CodeObject],
     reader: _WheelReader,
 ) -> Iterator[str]:
-    """Compare the code objects of the fat wheel with those of the kernel archives."""
+    """Yield a sentence for each code object that was lost, or is not in the fat wheel."""
     expected: set[_Kernel] = set()
     for code_object in code:
         expected.add((code_object.binary(package), code_object.target, code_object.sha256))
@@ -150,7 +153,7 @@ def _compare_code(
 
 
 def _find_unmet_requirements(package: str, wheels: Sequence[Path]) -> Iterator[str]:
-    """Find requirements on wheels of the set that it does not meet."""
+    """Yield a sentence for each requirement on a wheel of the set that the set does not meet."""
     metadata_by_wheel = {wheel: read_metadata(wheel) for wheel in wheels}
     versions: dict[str, Version] = {}
     for metadata in metadata_by_wheel.values():

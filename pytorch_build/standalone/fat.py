@@ -16,10 +16,10 @@ from core.files import path_pattern
 from core.wheel import metadata_in, parse_wheel_name, read_small_member
 from core.wheel.editor import Additions, edit_wheel
 from core.wheel.record import require_listing
-from pytorch_build.check.dlls import origin
+from pytorch_build.check.dlls import dll_origin
 from pytorch_build.check.policy import load_policy
 from pytorch_build.standalone import libraries, texts
-from pytorch_build.standalone.needs import Bundle, BundleBuilder, Machine, load_table
+from pytorch_build.standalone.needs import MachineLibraries, RocmBundle, RocmBundleBuilder, load_table
 from rocm_packaging.packages.layouts import device_target, library_globs
 
 if TYPE_CHECKING:
@@ -41,31 +41,31 @@ _PLATFORMS: tuple[Platform, ...] = ("windows", "linux")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """What is to be made."""
+class FatWheelRequest:
+    """A stand-alone wheel to make: the torch wheel, the ROCm, and for which GPUs."""
 
     wheel: Path
     rocm: Path
     output: Path
     family: str = ""
     targets: tuple[str, ...] = ()
-    devices: tuple[Path, ...] = ()
+    device_wheels: tuple[Path, ...] = ()
     system_libraries: tuple[str, ...] = ()
     epoch: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
-    """What was made, of which ROCm."""
+class FatWheel:
+    """A stand-alone wheel that was made, the ROCm that it is of, and which files of it."""
 
     file: WrittenFile
     rocm: str
-    bundle: Bundle
+    bundle: RocmBundle
 
 
 @dataclass(frozen=True, kw_only=True)
 class TorchWheel:
-    """The torch wheel as far as it must be known."""
+    """What making a stand-alone wheel takes from a torch wheel: version, members, ROCm's loader."""
 
     path: Path
     version: Version
@@ -76,8 +76,8 @@ class TorchWheel:
     device_extras: Sequence[str]
 
 
-def make(request: Request) -> Result:
-    """Make a stand-alone wheel."""
+def make_fat_wheel(request: FatWheelRequest) -> FatWheel:
+    """Write a stand-alone wheel: the torch wheel with those files of ROCm that it needs."""
     table = load_table()
     version = texts.standalone_version(parse_wheel_name(request.wheel.name).version, table.label)
     wheel = _read_torch_wheel(request.wheel)
@@ -90,12 +90,12 @@ def make(request: Request) -> Result:
         family=request.family,
         targets=request.targets,
     )
-    builder = BundleBuilder(
+    builder = RocmBundleBuilder(
         rocm=rocm,
         table=table,
-        machine=_machine(wheel.platform, request.system_libraries),
+        machine=_machine_libraries_of(wheel.platform, request.system_libraries),
         targets=request.targets,
-        read=libraries.read_file,
+        read=libraries.read_rocm_file,
     )
     loaded_first = _files_loaded_first(wheel, builder)
     bundle = builder.build(loaded_first)
@@ -114,7 +114,7 @@ def make(request: Request) -> Result:
             epoch=request.epoch,
         )
     release = f"ROCm {rocm.version}".strip()
-    return Result(
+    return FatWheel(
         file=written_file,
         rocm=f"{release} of {rocm.origin}",
         bundle=bundle,
@@ -122,10 +122,10 @@ def make(request: Request) -> Result:
 
 
 def platform_of(path: Path) -> Platform:
-    """Return what a wheel is for, by its tags."""
+    """Return the platform that a wheel's tags are for; neither Linux nor Windows is an error."""
     wheel_name = parse_wheel_name(path.name)
     for platform in _PLATFORMS:
-        if libraries.is_for(wheel_name, platform):
+        if libraries.is_for_platform(wheel_name, platform):
             return platform
     raise UsageError(
         f"{path.name} is neither for Linux nor for Windows.", hint="Choose a wheel with ROCm code."
@@ -136,6 +136,7 @@ def platform_of(path: Path) -> Platform:
 
 
 def _read_torch_wheel(path: Path) -> TorchWheel:
+    """Return what making a stand-alone wheel takes from a torch wheel, which must load ROCm."""
     platform = platform_of(path)
     listing = require_listing(path)
     # `?*/` is a folder at the top of the wheel.
@@ -161,11 +162,11 @@ def _read_torch_wheel(path: Path) -> TorchWheel:
     )
 
 
-def _device_members(wheel: TorchWheel, request: Request) -> MembersByWheel:
-    """Return the members of a host wheel's device wheels, each with its name in the new wheel."""
+def _device_members(wheel: TorchWheel, request: FatWheelRequest) -> MembersByWheel:
+    """Return the members of a host wheel's device wheels, by wheel, each with its name in the new wheel."""
     _require_device_code(wheel, request)
     members: dict[Path, dict[str, str]] = {}
-    for path in request.devices:
+    for path in request.device_wheels:
         if parse_wheel_name(path.name).version != wheel.version or not wheel.device_extras:
             raise WheelError(
                 f"{path.name} holds no device code of {wheel.path.name}.",
@@ -180,15 +181,15 @@ def _device_members(wheel: TorchWheel, request: Request) -> MembersByWheel:
     return members
 
 
-def _require_device_code(wheel: TorchWheel, request: Request) -> None:
-    """Raise where a host wheel lacks the device code of a target that it was built for."""
+def _require_device_code(wheel: TorchWheel, request: FatWheelRequest) -> None:
+    """Fail where no device wheel is given for a target that the host wheel was built for."""
     wheel_targets = {extra.removeprefix("device-") for extra in wheel.device_extras}
     wheel_targets.discard("all")
     # A family has targets that the wheel was not built for.
     required_targets = wheel_targets.intersection(request.targets) or wheel_targets
 
     missing_targets = set(required_targets)
-    for path in request.devices:
+    for path in request.device_wheels:
         missing_targets.discard(device_target(parse_wheel_name(path.name).distribution))
     if missing_targets:
         targets = ", ".join(sorted(missing_targets))
@@ -201,33 +202,34 @@ def _require_device_code(wheel: TorchWheel, request: Request) -> None:
 # What is taken of ROCm
 
 
-def _machine(platform: Platform, system_libraries: Sequence[str]) -> Machine:
+def _machine_libraries_of(platform: Platform, system_libraries: Sequence[str]) -> MachineLibraries:
+    """Return which libraries machines of a platform have by themselves."""
     policy = load_policy()
     if platform == "windows":
-        return Machine(
-            promised=tuple(system_libraries),
-            has=lambda name: origin(name, policy.windows) not in {None, "debug"},
+        return MachineLibraries(
+            on_every_machine=tuple(system_libraries),
+            has_library=lambda name: dll_origin(name, policy.windows) not in {None, "debug"},
             has_search_paths=False,
         )
-    promised = (*policy.system_libraries, *load_table().linux_libraries, *system_libraries)
-    return Machine(
-        promised=promised,
-        usual=policy.machine_libraries,
+    on_every_machine = (*policy.system_libraries, *load_table().linux_libraries, *system_libraries)
+    return MachineLibraries(
+        on_every_machine=on_every_machine,
+        on_most_machines=policy.machine_libraries,
     )
 
 
-def _files_loaded_first(wheel: TorchWheel, builder: BundleBuilder) -> list[RocmFile]:
-    """Return what is loaded before torch's own libraries: its loader's list, then what these need."""
+def _files_loaded_first(wheel: TorchWheel, builder: RocmBundleBuilder) -> list[RocmFile]:
+    """Return ROCm's files that are loaded before torch's libraries, as these need them."""
     loaded_first = {file.path_in_bundle: file for file in _preloaded_files(wheel, builder)}
     binaries = libraries.read_members(wheel.path, wheel.listing.members)
     names_in_wheel: set[str] = set()
     for member, binary in binaries.items():
-        names_in_wheel.add(builder.key(PurePosixPath(member).name))
-        names_in_wheel.add(builder.key(binary.name))
+        names_in_wheel.add(builder.comparison_key(PurePosixPath(member).name))
+        names_in_wheel.add(builder.comparison_key(binary.name))
 
     for member, binary in sorted(binaries.items()):
         for name in binary.needed:
-            if builder.key(name) in names_in_wheel or builder.is_promised(name):
+            if builder.comparison_key(name) in names_in_wheel or builder.is_on_every_machine(name):
                 continue
             needed_file = builder.find_needed(name, member)
             if needed_file is not None:
@@ -238,8 +240,8 @@ def _files_loaded_first(wheel: TorchWheel, builder: BundleBuilder) -> list[RocmF
     return list(loaded_first.values())
 
 
-def _preloaded_files(wheel: TorchWheel, builder: BundleBuilder) -> list[RocmFile]:
-    """Return what the wheel's loader loads by short names."""
+def _preloaded_files(wheel: TorchWheel, builder: RocmBundleBuilder) -> list[RocmFile]:
+    """Return ROCm's libraries that the torch wheel's loader loads by name."""
     globs = library_globs(wheel.platform)
     preloaded_files: list[RocmFile] = []
     missing_libraries: list[str] = []
@@ -273,7 +275,7 @@ def _new_texts(
     version: str,
     licenses: Licenses,
 ) -> dict[str, bytes]:
-    """Return the texts that change, by member name."""
+    """Return the contents of changed text files by member: METADATA, version, loader, ``__init__``."""
     archive = wheel.listing.archive
     is_windows = wheel.platform == "windows"
     new_texts: dict[str, bytes] = {}
@@ -288,7 +290,7 @@ def _new_texts(
     version_module = f"{wheel.package}/version.py"
     if version_module in archive.by_name:
         old_module = read_small_member(archive, version_module)
-        new_texts[version_module] = texts.standalone_module(old_module, wheel.version, version)
+        new_texts[version_module] = texts.standalone_version_module(old_module, wheel.version, version)
 
     if is_windows:
         package_init = f"{wheel.package}/__init__.py"
@@ -304,9 +306,9 @@ def _members_of_rocm(
     wheel: TorchWheel,
     version: str,
     licenses: Licenses,
-    bundle: Bundle,
+    bundle: RocmBundle,
 ) -> MembersByWheel:
-    """Return the members of ROCm's wheels that are copied as they are compressed: licences, files."""
+    """Return members of ROCm's wheels that are copied without recompressing, with their new names."""
     distribution = wheel.listing.folder.partition("-")[0]
     folder = f"{distribution}-{version}.dist-info/licenses"
     members: defaultdict[Path, dict[str, str]] = defaultdict(dict)
@@ -314,25 +316,25 @@ def _members_of_rocm(
         for member, path in paths.items():
             members[source][member] = f"{folder}/{path}"
     for path, file in bundle.files.items():
-        if file.member is not None and path not in bundle.search:
+        if file.member is not None and path not in bundle.search_paths:
             members[file.wheel_or_file][file.member.name] = _name_in_wheel(wheel, path)
     return members
 
 
 def _compressed_members(
     wheel: TorchWheel,
-    bundle: Bundle,
+    bundle: RocmBundle,
     scratch: Path,
 ) -> tuple[Member, ...]:
-    """Return the files of ROCm that are compressed now: those of a tree, and those with new search paths."""
+    """Return ROCm's files that have to be compressed: of a tree, or with a new search path."""
     members: list[Member] = []
     for path, file in bundle.files.items():
         name = _name_in_wheel(wheel, path)
-        if path in bundle.search:
+        if path in bundle.search_paths:
             members.append(
                 Member(
                     name=name,
-                    source=libraries.with_search_path(file, bundle.search[path], scratch),
+                    source=libraries.with_search_path(file, bundle.search_paths[path], scratch),
                     executable=True,
                 )
             )
@@ -348,4 +350,5 @@ def _compressed_members(
 
 
 def _name_in_wheel(wheel: TorchWheel, path: str) -> str:
+    """Return the member name of a file of ROCm in the stand-alone wheel."""
     return f"{wheel.package}/{FOLDER}/{path}"

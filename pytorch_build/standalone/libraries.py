@@ -37,8 +37,8 @@ _PLATFORM_TAGS: Mapping[Platform, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Binary:
-    """What a library says of itself."""
+class BinaryNeeds:
+    """A library's or program's own name, the libraries that it needs, and its search path."""
 
     name: str
     """Its SONAME, or the name in a DLL's export table; "" where it has none."""
@@ -65,7 +65,7 @@ class RocmFile:
 
     @property
     def path_in_package(self) -> str:
-        """Its path in ROCm's own tree."""
+        """The file's path in ROCm's own tree, without the folder of its package."""
         return self.path_in_bundle[len(self.root) :]
 
     @property
@@ -76,7 +76,7 @@ class RocmFile:
         return self.wheel_or_file.stat().st_size
 
     def open(self) -> BinaryIO:
-        """Open it for reading."""
+        """Open the file's content for reading, inflated if it is in a wheel."""
         if self.member is not None:
             return MemberStream(self.wheel_or_file, self.member)
         return self.wheel_or_file.open("rb")
@@ -84,7 +84,7 @@ class RocmFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Rocm:
-    """All files of a ROCm that may be needed."""
+    """The files of a ROCm that a wheel may need, its version, and where it is."""
 
     files: Mapping[str, RocmFile]
     version: str
@@ -94,11 +94,11 @@ class Rocm:
 # What libraries need
 
 
-def read_binary(stream: BinaryIO, name: str) -> Binary | None:
+def read_binary(stream: BinaryIO, name: str) -> BinaryNeeds | None:
     """Return what a library or program of the host needs; None for any other file."""
     elf_facts = elf.read_needs(stream, name)
     if elf_facts is not None:
-        return Binary(
+        return BinaryNeeds(
             name=elf_facts.soname,
             needed=elf_facts.needed,
             search=elf_facts.search,
@@ -106,15 +106,15 @@ def read_binary(stream: BinaryIO, name: str) -> Binary | None:
         )
     pe_facts = pe.read_needs(stream, name)
     if pe_facts is not None:
-        return Binary(
+        return BinaryNeeds(
             name=pe_facts.name,
             needed=(*pe_facts.needed, *pe_facts.delayed),
         )
     return None
 
 
-def read_file(file: RocmFile) -> Binary | None:
-    """Return what a file of ROCm needs; None where it is not compiled."""
+def read_rocm_file(file: RocmFile) -> BinaryNeeds | None:
+    """Return what a library or program of ROCm needs; None for any other file."""
     with file.open() as stream:
         return read_binary(stream, file.path_in_bundle)
 
@@ -122,10 +122,11 @@ def read_file(file: RocmFile) -> Binary | None:
 def read_members(
     wheel: Path,
     members: Iterable[ZipMember],
-) -> Mapping[str, Binary]:
+) -> Mapping[str, BinaryNeeds]:
     """Return what the libraries and programs among a wheel's members need, by member name."""
 
-    def read(member: ZipMember) -> Binary | None:
+    def read(member: ZipMember) -> BinaryNeeds | None:
+        """Return what one member needs; None where it is not compiled."""
         with MemberStream(wheel, member) as stream:
             return read_binary(stream, f"{wheel.name}: {member.name}")
 
@@ -140,7 +141,7 @@ def read_members(
         reverse=True,
     )
 
-    binaries: dict[str, Binary] = {}
+    binaries: dict[str, BinaryNeeds] = {}
     with ThreadPoolExecutor() as pool:
         for member, binary in zip(
             candidates,
@@ -160,7 +161,7 @@ def with_search_path(
     search_path: Sequence[str],
     scratch: Path,
 ) -> Path | EditedFile:
-    """Return what is written in place of a library: the same bytes with another search path."""
+    """Return a library of ROCm with another search path, as a file in a folder or as edits of the old."""
     target = scratch / file.path_in_bundle
     if file.member is not None:
         copy_stream(file.open(), target)
@@ -193,7 +194,7 @@ def read_rocm(
     family: str = "",
     targets: Sequence[str] = (),
 ) -> Rocm:
-    """Return the files of a folder: one with ``rocm-sdk-*`` wheels, or a tree such as ``/opt/rocm``.
+    """Return the files of a ROCm in a folder, which is a tree or holds ``rocm-sdk-*`` wheels.
 
     Of wheels, those of a version, of a GPU family and of targets are taken; "" and () are any.
     """
@@ -208,7 +209,7 @@ def read_rocm(
 
 
 def _read_tree(root: Path, platform: Platform) -> Rocm:
-    """Return the files of an installed tree; links to files are followed."""
+    """Return the files of an installed ROCm tree such as ``/opt/rocm``; links to files are followed."""
     files: dict[str, RocmFile] = {}
     for top in _TREE_FOLDERS:
         for folder, subfolders, names in os.walk(root / top, followlinks=False):
@@ -249,14 +250,14 @@ def _read_wheels(
     family: str,
     targets: Sequence[str],
 ) -> Rocm:
-    """Return the files of ROCm's wheels; paths keep the names of their folders, as search paths need.
+    """Return the files of ROCm's wheels of a version, for a GPU family or targets.
 
     On Windows, where the folder of a library decides alone, they share one tree.
     """
     wheel_names: dict[Path, WheelName] = {}
     for wheel in wheels:
         wheel_name = parse_wheel_name(wheel.name)
-        if is_for(wheel_name, platform):
+        if is_for_platform(wheel_name, platform):
             wheel_names[wheel] = wheel_name
     wheel_names = _wheels_of_version(wheel_names, version)
     if not wheel_names:
@@ -280,7 +281,7 @@ def _read_wheels(
 
     files: dict[str, RocmFile] = {}
     for distribution in sorted(distributions):
-        for file in _payload(wheel_by_distribution[distribution], is_one_tree=platform == "windows"):
+        for file in _rocm_files_of(wheel_by_distribution[distribution], is_one_tree=platform == "windows"):
             files[file.path_in_bundle] = file
     return Rocm(
         files=files,
@@ -289,8 +290,8 @@ def _read_wheels(
     )
 
 
-def is_for(wheel_name: WheelName, platform: Platform) -> bool:
-    """Return whether a wheel is for a platform, and for that alone, by its tags."""
+def is_for_platform(wheel_name: WheelName, platform: Platform) -> bool:
+    """Return whether a wheel's tags name a platform; one for any platform is for none."""
     prefixes = _PLATFORM_TAGS[platform]
     return any(tag.platform.startswith(prefixes) for tag in wheel_name.tags)
 
@@ -299,6 +300,7 @@ def _wheels_of_version(
     wheel_names: Mapping[Path, WheelName],
     version: str,
 ) -> dict[Path, WheelName]:
+    """Return the wheels of the requested ROCm version, or of the only one; else fail."""
     core_names = [name for name in wheel_names.values() if name.distribution == _CORE]
     versions = sorted({name.version for name in core_names})
     matching_versions = [candidate for candidate in versions if version in {"", str(candidate)}]
@@ -321,7 +323,7 @@ def _libraries_distribution(
     family: str,
     folder: Path,
 ) -> str:
-    """Return the libraries' distribution: that of the family, or the one of all in a split build."""
+    """Return the name of the distribution with ROCm's libraries for a family, or for all GPUs."""
     distributions = sorted(
         {name.distribution for name in wheel_names if name.distribution.startswith(LIBRARIES)}
     )
@@ -337,8 +339,8 @@ def _libraries_distribution(
     return matching_distributions[0]
 
 
-def _payload(wheel: Path, *, is_one_tree: bool) -> Iterator[RocmFile]:
-    """Return the payload of a wheel: its folders that begin with ``_rocm_sdk``."""
+def _rocm_files_of(wheel: Path, *, is_one_tree: bool) -> Iterator[RocmFile]:
+    """Yield the files of ROCm in a wheel: those in folders that begin with ``_rocm_sdk_``."""
     for member in require_listing(wheel).members:
         folder, slash, path = member.name.partition("/")
         if not slash or not folder.startswith("_rocm_sdk_") or path == "__init__.py":

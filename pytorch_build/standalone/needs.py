@@ -25,7 +25,7 @@ from pytorch_build.check.device_code import is_requested
 from pytorch_build.check.policy import matches
 
 if TYPE_CHECKING:
-    from pytorch_build.standalone.libraries import Binary, Rocm, RocmFile
+    from pytorch_build.standalone.libraries import BinaryNeeds, Rocm, RocmFile
 
 TABLE = Path(__file__).with_name("bundle.toml")
 _SHOWN_USERS = 5
@@ -33,71 +33,71 @@ _SHOWN_USERS = 5
 _TARGET = re.compile(r"gfx(?:[0-9]+(?:-[0-9]+)?-generic|[0-9a-f]{3,})")
 
 
-class Row(Model):
-    """What libraries need besides the ones that they are linked to."""
+class LibraryRow(Model):
+    """A row of bundle.toml: which libraries and data some libraries open by themselves."""
 
     names: tuple[str, ...]
     opens: tuple[str, ...] = ()
     data: tuple[str, ...] = ()
 
 
-class Table(Model):
-    """The whole table; `linux_libraries` are those of a machine, besides what the checks' policy says."""
+class BundleTable(Model):
+    """Content of bundle.toml; `linux_libraries` are those that every machine with Linux has."""
 
     label: str
     linux_libraries: tuple[str, ...]
-    library: tuple[Row, ...]
+    library: tuple[LibraryRow, ...]
 
 
-load_table = data_file(TABLE, Table)
+load_table = data_file(TABLE, BundleTable)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
-    """Which libraries a machine has: promised on every machine, or usual."""
+class MachineLibraries:
+    """Which libraries machines have by themselves, by patterns: every machine, or most."""
 
-    promised: tuple[str, ...]
-    has: Callable[[str], bool] = field(default=lambda _name: False)
-    usual: tuple[str, ...] = ()
+    on_every_machine: tuple[str, ...]
+    has_library: Callable[[str], bool] = field(default=lambda _name: False)
+    on_most_machines: tuple[str, ...] = ()
     has_search_paths: bool = True
     """Whether libraries name folders to look into (ELF), or the folder of the library decides (Windows)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bundle:
-    """What goes into the wheel, by path: libraries, data, and the new search paths of some of these.
+class RocmBundle:
+    """The files of ROCm that go into a stand-alone wheel, by path, and their new search paths.
 
     `machine_libraries` has those that the machine must have, each with the paths of those that need it.
     """
 
     libraries: Mapping[str, RocmFile]
     data: Mapping[str, RocmFile]
-    search: Mapping[str, tuple[str, ...]]
+    search_paths: Mapping[str, tuple[str, ...]]
     machine_libraries: Mapping[str, tuple[str, ...]]
 
     @property
     def files(self) -> Mapping[str, RocmFile]:
-        """Libraries and data, by path."""
+        """Libraries and data, by their path in the wheel's ROCm."""
         return {**self.libraries, **self.data}
 
     @property
     def wheels(self) -> frozenset[Path]:
-        """The wheels that files are taken from."""
+        """ROCm's wheels that files of the bundle are in."""
         files = self.files.values()
         return frozenset(file.wheel_or_file for file in files if file.member is not None)
 
 
-class BundleBuilder:
-    """Finds libraries in a ROCm, and all that they need."""
+class RocmBundleBuilder:
+    """Collects libraries of a ROCm for a stand-alone wheel, with all that they need."""
 
     def __init__(
         self,
         *,
         rocm: Rocm,
-        table: Table,
-        machine: Machine,
+        table: BundleTable,
+        machine: MachineLibraries,
         targets: Sequence[str],
-        read: Callable[[RocmFile], Binary | None],
+        read: Callable[[RocmFile], BinaryNeeds | None],
     ) -> None:
         """Look for the chosen GPU targets' files, () for those of all; `read` returns what a file needs."""
         self.rocm = rocm
@@ -112,18 +112,18 @@ class BundleBuilder:
         # Of libraries that ROCm has not, by their names.
         self._users: defaultdict[str, list[str]] = defaultdict(list)
 
-        self._binaries: dict[str, Binary | None] = {}
+        self._binaries: dict[str, BinaryNeeds | None] = {}
         self._files_by_glob: dict[str, list[RocmFile]] = {}
         self._files_by_name: defaultdict[str, list[RocmFile]] = defaultdict(list)
         for file in rocm.files.values():
-            self._files_by_name[self.key(file.name)].append(file)
+            self._files_by_name[self.comparison_key(file.name)].append(file)
 
     def find_library(self, glob: str) -> RocmFile | None:
-        """Return a library by a path pattern, else by its file name anywhere, under its SONAME."""
-        files = self._matching(glob)
+        """Return ROCm's library that matches a path pattern, else one of that file name; None without."""
+        files = self._files_matching(glob)
         if not files:
             name = PurePosixPath(glob).name
-            files = self._matching(f"**/{name}")
+            files = self._files_matching(f"**/{name}")
         return self._under_its_soname(files[0]) if files else None
 
     def find_needed(
@@ -131,8 +131,8 @@ class BundleBuilder:
         name: str,
         user: str,
     ) -> RocmFile | None:
-        """Return ROCm's library of a name that `user` needs; note who needs it where ROCm has none."""
-        files = self._files_by_name.get(self.key(name), [])
+        """Return ROCm's library of a name; None, and a note of who needs it, where ROCm has none."""
+        files = self._files_by_name.get(self.comparison_key(name), [])
         if files:
             # The nearest to the top.
             return min(files, key=lambda file: (file.path_in_package.count("/"), file.path_in_bundle))
@@ -140,12 +140,12 @@ class BundleBuilder:
         self._users[name].append(user)
         return None
 
-    def is_promised(self, name: str) -> bool:
+    def is_on_every_machine(self, name: str) -> bool:
         """Return whether every machine has a library, so that ROCm never brings it."""
-        return matches(name, self.machine.promised) or self.machine.has(name)
+        return matches(name, self.machine.on_every_machine) or self.machine.has_library(name)
 
-    def build(self, roots: Iterable[RocmFile]) -> Bundle:
-        """Return these libraries, and all that they need."""
+    def build(self, roots: Iterable[RocmFile]) -> RocmBundle:
+        """Return the bundle of some libraries and all that they need; a missing library is an error."""
         waiting = {file.path_in_bundle: file for file in roots}
         # Level by level, so that the files of a level are read at the same time.
         while waiting:
@@ -165,7 +165,7 @@ class BundleBuilder:
         machine_libraries: dict[str, tuple[str, ...]] = {}
         missing_libraries: list[str] = []
         for name, users in sorted(self._users.items()):
-            if matches(name, self.machine.usual):
+            if matches(name, self.machine.on_most_machines):
                 machine_libraries[name] = tuple(sorted(users))
             else:
                 missing_libraries.append(name)
@@ -174,18 +174,19 @@ class BundleBuilder:
 
         for path in self._libraries:
             self._data.pop(path, None)
-        return Bundle(
+        return RocmBundle(
             libraries=dict(sorted(self._libraries.items())),
             data=dict(sorted(self._data.items())),
-            search=dict(sorted(self._search.items())),
+            search_paths=dict(sorted(self._search.items())),
             machine_libraries=machine_libraries,
         )
 
-    def key(self, name: str) -> str:
-        """Return what names are compared by: on Windows, letter case does not count."""
+    def comparison_key(self, name: str) -> str:
+        """Return a name as names are compared: on Windows in small letters."""
         return name if self.machine.has_search_paths else name.lower()
 
     def _missing_libraries_error(self, names: Iterable[str]) -> RocmError:
+        """Return the error for libraries that neither ROCm nor machines have, with who needs them."""
         lines: list[str] = []
         for name in names:
             users = sorted(set(self._users[name]))
@@ -198,7 +199,7 @@ class BundleBuilder:
         )
 
     def _take_needs(self, file: RocmFile) -> list[RocmFile]:
-        """Return what one library needs; note its data, and the folders it must look into besides its own."""
+        """Return the files that a library needs; also take its data and note its new search path."""
         binary = self._binaries[file.path_in_bundle]
         if binary is None:
             return []
@@ -207,8 +208,8 @@ class BundleBuilder:
         new_folders: list[str] = []
 
         for name in binary.needed:
-            needed_file = self._along_search_path(name, search_folders)
-            if needed_file is None and not self.is_promised(name):
+            needed_file = self._find_in_folders(name, search_folders)
+            if needed_file is None and not self.is_on_every_machine(name):
                 needed_file = self.find_needed(name, file.path_in_bundle)
                 if needed_file is not None:
                     new_folders.append(posixpath.dirname(needed_file.path_in_bundle))
@@ -224,15 +225,16 @@ class BundleBuilder:
         self._note_search_path(file, binary, unsearched_folders)
         return needed_files
 
-    def _rows_of(self, file: RocmFile) -> list[Row]:
+    def _rows_of(self, file: RocmFile) -> list[LibraryRow]:
+        """Return the rows of bundle.toml on a library, by its file name."""
         return [row for row in self.table.library if matches(file.name, row.names)]
 
     def _search_folders(
         self,
         file: RocmFile,
-        binary: Binary,
+        binary: BinaryNeeds,
     ) -> list[str]:
-        """Return the folders, in the wheel's ROCm, that a library looks into; "" is the top."""
+        """Return the folders of the wheel's ROCm that a library's search path leads to; "" is the top."""
         if not self.machine.has_search_paths:
             return []
         folder_of_file = posixpath.dirname(file.path_in_bundle) or "."
@@ -243,11 +245,12 @@ class BundleBuilder:
             folders.append("" if folder == "." else folder)
         return folders
 
-    def _along_search_path(
+    def _find_in_folders(
         self,
         name: str,
         folders: Iterable[str],
     ) -> RocmFile | None:
+        """Return the first file of a name in some folders of ROCm; None where none has it."""
         for folder in folders:
             path = posixpath.join(folder, name)
             if path in self.rocm.files:
@@ -255,11 +258,11 @@ class BundleBuilder:
         return None
 
     def _opened_by_name(self, file: RocmFile) -> list[RocmFile]:
-        """Return the libraries that one opens by name, for the chosen targets."""
+        """Return the libraries that a library opens by name at run time, for the chosen targets."""
         opened_files: dict[str, RocmFile] = {}
         for row in self._rows_of(file):
             for glob in row.opens:
-                for matching_file in self._matching(glob):
+                for matching_file in self._files_matching(glob):
                     opened_file = self._under_its_soname(matching_file)
                     if serves_targets(opened_file.path_in_package, self.targets):
                         opened_files[opened_file.path_in_bundle] = opened_file
@@ -267,11 +270,11 @@ class BundleBuilder:
         return [opened_file for _path, opened_file in sorted(opened_files.items())]
 
     def _take_data(self, file: RocmFile) -> list[RocmFile]:
-        """Take the data of a library from its own package; return the programs and libraries among it."""
+        """Take the data files of a library; return programs and libraries among them, which need more."""
         programs: list[RocmFile] = []
         for row in self._rows_of(file):
             for glob in row.data:
-                for read_file in self._matching(glob):
+                for read_file in self._files_matching(glob):
                     path = read_file.path_in_package
                     if read_file.root != file.root or not serves_targets(path, self.targets):
                         continue
@@ -284,10 +287,10 @@ class BundleBuilder:
     def _note_search_path(
         self,
         file: RocmFile,
-        binary: Binary,
+        binary: BinaryNeeds,
         new_folders: Sequence[str],
     ) -> None:
-        """Note a library's new search path, where it has no entry for a folder, or one of another machine."""
+        """Note a library's new search path, if its own lacks folders or leads out of the wheel."""
         if not self.machine.has_search_paths:
             return
         relative_entries = rpath.relative_entries(binary.search)
@@ -296,7 +299,8 @@ class BundleBuilder:
             search = (*relative_entries, *rpath.entries_to_folders(file.path_in_bundle, new_folders))
             self._search[file.path_in_bundle] = tuple(dict.fromkeys(search))
 
-    def _matching(self, glob: str) -> list[RocmFile]:
+    def _files_matching(self, glob: str) -> list[RocmFile]:
+        """Return ROCm's files whose path in ROCm's own tree matches a pattern."""
         if glob not in self._files_by_glob:
             pattern = path_pattern(glob)
             self._files_by_glob[glob] = [
@@ -305,7 +309,7 @@ class BundleBuilder:
         return self._files_by_glob[glob]
 
     def _under_its_soname(self, file: RocmFile) -> RocmFile:
-        """Return the file under the one name that a loader knows it by, where the folder has that name."""
+        """Return the file that a library's SONAME names in its folder; the library itself without."""
         # Wheels hold no links, so a library has one name there.
         if file.member is not None:
             return file
@@ -329,7 +333,7 @@ def serves_targets(path: str, targets: Sequence[str]) -> bool:
 
 
 def _processor(name: str) -> str:
-    """Return the processor that a name begins with: gfx90a of gfx90a6e; the name where none is known."""
+    """Return the processor that a file's gfx name begins with: gfx90a of gfx90a6e; else the name."""
     if name.endswith("-generic"):
         return name
     processors: list[str] = []

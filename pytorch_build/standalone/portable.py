@@ -30,7 +30,7 @@ from core.wheel.editor import Additions, edit_wheel
 from core.wheel.record import require_listing
 from pytorch_build.check import path_in_site_packages
 from pytorch_build.check.policy import Policy, load_policy
-from pytorch_build.standalone.libraries import Binary, copy_stream, read_binary, read_members
+from pytorch_build.standalone.libraries import BinaryNeeds, copy_stream, read_binary, read_members
 
 if TYPE_CHECKING:
     from auditwheel.wheel_abi import WheelAbIInfo
@@ -43,28 +43,28 @@ _DIGEST_IN_NAME = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Portability:
-    """What a wheel is worth on other machines: tags as it is, and with the external libraries inside."""
+    """The manylinux tags that a wheel satisfies, and those that it can have with libraries put in."""
 
-    satisfied: tuple[str, ...]
-    reachable: tuple[str, ...]
-    external: Mapping[str, tuple[Path, ...]]
+    satisfied_tags: tuple[str, ...]
+    reachable_tags: tuple[str, ...]
+    external_libraries: Mapping[str, tuple[Path, ...]]
     """Libraries outside of the wheel, as files name them: where this machine has them, () for nowhere."""
-    binaries: Mapping[str, Binary]
+    binaries: Mapping[str, BinaryNeeds]
     """The wheel's own, by member name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepairedWheel:
-    """What became of a wheel; no file where it had its tag already."""
+    """A repaired wheel with its platform tag; `file` is None where it had the tag already."""
 
     file: WrittenFile | None
     platform: str
-    grafted: tuple[str, ...] = ()
+    grafted_libraries: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patch:
-    """What becomes of one file; one with a source and a SONAME is a library of the machine."""
+class BinaryPatch:
+    """The changes to one binary of a wheel; one with a source is a copy of the machine's library."""
 
     member: str
     source: Path | None = None
@@ -77,28 +77,28 @@ class Patch:
 # What a wheel is worth
 
 
-def analyse(wheel: Path) -> Portability:
-    """Return what a wheel for Linux is worth. Symbols, instruction sets and libraries all count."""
+def find_portability(wheel: Path) -> Portability:
+    """Return the manylinux tags of a Linux wheel, by its symbols, instruction sets and libraries."""
     binaries = read_members(wheel, require_listing(wheel).members)
-    excluded_libraries = find_excluded(binaries, load_policy())
-    as_it_is = _judge(wheel, excluded_libraries, allow_graft=False)
-    with_grafts = _judge(wheel, excluded_libraries, allow_graft=True)
+    excluded_libraries = find_excluded_libraries(binaries, load_policy())
+    as_it_is = _run_auditwheel(wheel, excluded_libraries, allow_graft=False)
+    with_grafts = _run_auditwheel(wheel, excluded_libraries, allow_graft=True)
 
     satisfied_policy = as_it_is.overall_policy
     reachable_policy = with_grafts.overall_policy
     return Portability(
-        satisfied=(satisfied_policy.name, *satisfied_policy.aliases),
-        reachable=(reachable_policy.name, *reachable_policy.aliases),
-        external=_external_libraries(with_grafts, reachable_policy.name),
+        satisfied_tags=(satisfied_policy.name, *satisfied_policy.aliases),
+        reachable_tags=(reachable_policy.name, *reachable_policy.aliases),
+        external_libraries=_external_libraries(with_grafts, reachable_policy.name),
         binaries=binaries,
     )
 
 
-def find_excluded(
-    binaries: Mapping[str, Binary],
+def find_excluded_libraries(
+    binaries: Mapping[str, BinaryNeeds],
     policy: Policy,
 ) -> frozenset[str]:
-    """Return patterns of the libraries that do not count: other wheels' own, and those inside."""
+    """Return patterns of libraries that manylinux need not promise, as wheels have them."""
     patterns = {"libpython3*.so*"}
     for member, binary in binaries.items():
         patterns.add(PurePosixPath(member).name)
@@ -109,12 +109,13 @@ def find_excluded(
     return frozenset(patterns)
 
 
-def _judge(
+def _run_auditwheel(
     wheel: Path,
     excluded_libraries: frozenset[str],
     *,
     allow_graft: bool,
 ) -> WheelAbIInfo:
+    """Return auditwheel's analysis of a wheel, as it is or with external libraries put in."""
     try:
         from auditwheel.error import AuditwheelError
         from auditwheel.wheel_abi import analyze_wheel_abi
@@ -145,7 +146,7 @@ def _external_libraries(
     judgement: WheelAbIInfo,
     policy: str,
 ) -> dict[str, tuple[Path, ...]]:
-    """Return the libraries that a policy does not promise, each with every path that a file finds it at."""
+    """Return the libraries that a manylinux policy does not promise, with the paths they are found at."""
     paths_by_name: dict[str, set[Path]] = {}
     for references in judgement.full_external_refs.values():
         for name, path in references[policy].libs.items():
@@ -162,7 +163,7 @@ def _external_libraries(
 # Repair
 
 
-def repair(
+def repair_wheel(
     wheel: Path,
     portability: Portability,
     output: Path,
@@ -170,15 +171,15 @@ def repair(
     graft: bool,
     epoch: int | None = None,
 ) -> RepairedWheel:
-    """Write a wheel again with the tag that it satisfies.
+    """Write a wheel with the manylinux tag that it satisfies, external libraries put in if asked.
 
     Raises CheckError where it satisfies none, or would satisfy one that it does not work under.
     """
-    is_portable = portability.satisfied[0].startswith("manylinux")
+    is_portable = portability.satisfied_tags[0].startswith("manylinux")
     external: Mapping[str, Path] = {}
     if not is_portable or graft:
         external = _require_graftable(wheel, portability, graft=graft)
-    platforms = portability.reachable if external else portability.satisfied
+    platforms = portability.reachable_tags if external else portability.satisfied_tags
 
     patches = plan_patches(wheel.name.partition("-")[0], external, portability.binaries)
     _require_no_foreign_folders(wheel, portability, patches)
@@ -204,7 +205,7 @@ def repair(
     return RepairedWheel(
         file=written_file,
         platform=platform,
-        grafted=tuple(external),
+        grafted_libraries=tuple(external),
     )
 
 
@@ -214,31 +215,32 @@ def _require_graftable(
     *,
     graft: bool,
 ) -> dict[str, Path]:
-    """Return where the external libraries lie; raise where they cannot all go into the wheel."""
-    if not portability.reachable[0].startswith("manylinux"):
+    """Return the paths of external libraries that go into the wheel; fail where one cannot."""
+    if not portability.reachable_tags[0].startswith("manylinux"):
         raise CheckError(
             f"{wheel.name} satisfies no manylinux policy: its symbols or instructions are too new.",
             hint="Build it in the manylinux image: --container.",
         )
-    if portability.external and not graft:
+    if portability.external_libraries and not graft:
         raise CheckError(
             f"{wheel.name} needs libraries that manylinux does not promise: "
-            f"{_libraries_with_users(portability, portability.external)}.",
+            f"{_libraries_with_users(portability, portability.external_libraries)}.",
             hint="Put them in (--graft), or build without them: nox -s repair_wheel -- WHEEL --graft.",
         )
 
-    missing_libraries = [name for name, paths in portability.external.items() if not paths]
+    missing_libraries = [name for name, paths in portability.external_libraries.items() if not paths]
     if missing_libraries:
         raise CheckError(
             f"{wheel.name} needs libraries that this machine does not have: "
             f"{_libraries_with_users(portability, missing_libraries)}.",
             hint="Repair it where it was built.",
         )
-    _require_one_file_a_name(wheel, portability.external)
-    return {name: paths[0] for name, paths in portability.external.items()}
+    _require_one_file_a_name(wheel, portability.external_libraries)
+    return {name: paths[0] for name, paths in portability.external_libraries.items()}
 
 
 def _libraries_with_users(portability: Portability, libraries: Iterable[str]) -> str:
+    """Return a text of libraries, each with the files of the wheel that need it."""
     descriptions: list[str] = []
     for library in libraries:
         users = sorted(member for member, binary in portability.binaries.items() if library in binary.needed)
@@ -251,7 +253,7 @@ def _require_one_file_a_name(
     wheel: Path,
     external: Mapping[str, tuple[Path, ...]],
 ) -> None:
-    """Raise where files of the wheel find different libraries under one name: a wheel can hold only one."""
+    """Fail where files of a wheel find different libraries under one name, of which it can hold one."""
     paths_by_file_name: dict[str, set[Path]] = {}
     for name, paths in external.items():
         file_name = posixpath.basename(name)
@@ -269,9 +271,9 @@ def _require_one_file_a_name(
 def _require_no_foreign_folders(
     wheel: Path,
     portability: Portability,
-    patches: Iterable[Patch],
+    patches: Iterable[BinaryPatch],
 ) -> None:
-    """Raise where a file would go on to look into a folder of the machine that built it."""
+    """Fail where a file's search path would still lead to folders of the build machine."""
     patched_members = {patch.member for patch in patches}
     for member, binary in sorted(portability.binaries.items()):
         relative_entries = rpath.relative_entries(binary.search)
@@ -291,9 +293,9 @@ def _require_no_foreign_folders(
 def plan_patches(
     distribution: str,
     external: Mapping[str, Path],
-    binaries: Mapping[str, Binary],
-) -> Sequence[Patch]:
-    """Return what becomes of each file: the machine's (external) libraries, and the files that need them.
+    binaries: Mapping[str, BinaryNeeds],
+) -> Sequence[BinaryPatch]:
+    """Return the changes to binaries that put external libraries into a wheel and lead to them.
 
     `distribution` is the wheel's name as its file name has it. Raises CheckError for a file that needs an
     external library and is installed where no fixed path leads to it.
@@ -306,13 +308,13 @@ def plan_patches(
         digest = files.sha256(path)[:_DIGEST_IN_NAME]
         grafted_names[name] = f"{stem}-{digest}{dot}{suffixes}"
 
-    patches: dict[str, Patch] = {}
+    patches: dict[str, BinaryPatch] = {}
     for name, path in sorted(external.items()):
         with path.open("rb") as stream:
-            binary = read_binary(stream, str(path)) or Binary(name="", needed=())
+            binary = read_binary(stream, str(path)) or BinaryNeeds(name="", needed=())
         renamed = _renamed_needs(binary, grafted_names)
         member = f"{folder}/{grafted_names[name]}"
-        patches[member] = Patch(
+        patches[member] = BinaryPatch(
             member=member,
             source=path,
             soname=grafted_names[name],
@@ -328,7 +330,7 @@ def plan_patches(
                 *rpath.relative_entries(binary.search),
                 *rpath.entries_to_folders(installed_path, [folder]),
             ]
-            patches[member] = Patch(
+            patches[member] = BinaryPatch(
                 member=member,
                 renamed=renamed,
                 search=tuple(dict.fromkeys(search)),
@@ -337,14 +339,15 @@ def plan_patches(
 
 
 def _renamed_needs(
-    binary: Binary,
+    binary: BinaryNeeds,
     grafted_names: Mapping[str, str],
 ) -> dict[str, str]:
+    """Return those libraries that a file needs and that go into the wheel, with their new names."""
     return {name: grafted_names[name] for name in binary.needed if name in grafted_names}
 
 
 def _require_path_in_site_packages(member: str, libraries: Iterable[str]) -> str:
-    """Return where a member is installed, below site-packages.
+    """Return a member's path below site-packages; fail where it is installed elsewhere.
 
     Programs and data go to folders of the environment, which lie elsewhere in every kind of environment.
     """
@@ -360,9 +363,10 @@ def _require_path_in_site_packages(member: str, libraries: Iterable[str]) -> str
 
 def _patched_members(
     wheel: Path,
-    patches: Sequence[Patch],
+    patches: Sequence[BinaryPatch],
     scratch: Path,
 ) -> tuple[Member, ...]:
+    """Return the members of the new wheel that are patched, written to a scratch folder."""
     archive = read_archive(wheel)
     members: list[Member] = []
     for number, patch in enumerate(patches):
@@ -374,7 +378,7 @@ def _patched_members(
             member = archive.by_name[patch.member]
             is_executable = member.is_executable
             copy_stream(MemberStream(wheel, member), target)
-        _apply(patch, target)
+        _apply_patch(patch, target)
         members.append(
             Member(
                 name=patch.member,
@@ -385,8 +389,8 @@ def _patched_members(
     return tuple(members)
 
 
-def _apply(patch: Patch, target: Path) -> None:
-    """Change a file by patchelf, and require that nothing is missing afterwards."""
+def _apply_patch(patch: BinaryPatch, target: Path) -> None:
+    """Change a file by patchelf, and fail unless it is then as planned."""
     old_facts = elf.read(target)
     command: list[str | Path] = [rpath.patchelf()]
     # A DT_RPATH also leads the libraries that this one loads; it stays one.

@@ -31,7 +31,7 @@ _METADATA_FIELD = re.compile(r"^\S.*(?:\n[ \t].*)*", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True)
 class Licenses:
-    """The licences of some wheels: member -> path below ``licenses`` of the new wheel."""
+    """The licences of ROCm's wheels: their expression, and the files with new paths."""
 
     expression: str
     files: Mapping[Path, Mapping[str, str]]
@@ -39,7 +39,7 @@ class Licenses:
 
 @dataclass(frozen=True, kw_only=True)
 class Loader:
-    """What a wheel's ``_rocm_init.py`` loads by `rocm_sdk`: libraries by short names, of a version."""
+    """What a torch wheel's ``_rocm_init.py`` loads: ROCm's libraries by short names, of a version."""
 
     names: tuple[str, ...]
     version: str
@@ -49,7 +49,7 @@ class Loader:
 
 
 def standalone_version(version: Version, label: str) -> str:
-    """Return a version with a label: ``2.10.0+rocm7.10.0`` becomes ``2.10.0+rocm7.10.0.standalone``.
+    """Return a version with the label behind its local part: ``2.10.0+rocm7`` gets ``.standalone``.
 
     PEP 440 lets a local version have letters, digits and dots, and sorts the longer one later.
     """
@@ -60,12 +60,12 @@ def standalone_version(version: Version, label: str) -> str:
     return f"{version}.{label}"
 
 
-def standalone_module(
+def standalone_version_module(
     content: bytes,
     old_version: Version,
     new_version: str,
 ) -> bytes:
-    """Return ``version.py`` with the new version in the place of every quoted old one."""
+    """Return the content of ``version.py`` with the new version wherever it quotes the old one."""
     text = re.sub(
         rf"(['\"]){re.escape(str(old_version))}\1",
         rf"\g<1>{new_version}\g<1>",
@@ -79,7 +79,7 @@ def standalone_metadata(
     version: str,
     licenses: Licenses,
 ) -> bytes:
-    """Return METADATA with a version and licences, and without requirements on ROCm or device packages."""
+    """Return METADATA with the new version and licences, and no requirement on ROCm's packages."""
     head, gap, description = content.decode().partition("\n\n")
     fields: list[str] = []
     for field in _METADATA_FIELD.findall(head):
@@ -95,7 +95,7 @@ def _standalone_fields(
     version: str,
     licenses: Licenses,
 ) -> list[str]:
-    """Return the fields that take the place of a field; none where it is dropped."""
+    """Return the METADATA fields in place of one of the torch wheel's; none where it is dropped."""
     name, _colon, value = field.partition(":")
     match name.lower():
         case "version":
@@ -112,6 +112,7 @@ def _standalone_fields(
 
 
 def _license_fields(expression: str, licenses: Licenses) -> list[str]:
+    """Return the METADATA fields of the joined licence expression and of each licence file."""
     if " OR " in expression:
         # AND binds closer than OR
         expression = f"({expression}) AND {licenses.expression}"
@@ -150,7 +151,7 @@ def read_licenses(wheels: Iterable[Path]) -> Licenses:
 
 
 def read_rocm_init(text: str, where: str) -> Loader:
-    """Return what ``_rocm_init.py`` loads: the arguments of its one call of ``initialize_process``."""
+    """Return what a ``_rocm_init.py`` loads, by the one call of ``initialize_process`` in its text."""
     try:
         arguments = _initialize_process_arguments(text)
     except (SyntaxError, ValueError) as problem:
@@ -172,7 +173,7 @@ def read_rocm_init(text: str, where: str) -> Loader:
 
 
 def _initialize_process_arguments(text: str) -> dict[str, object]:
-    """Return the keyword arguments of the one call of ``initialize_process``, which are literals."""
+    """Return the keyword arguments of the one call of ``initialize_process`` in a module's text."""
     nodes = ast.walk(ast.parse(text))
     every_call = [node for node in nodes if isinstance(node, ast.Call)]
     calls = [call for call in every_call if ast.unparse(call.func).endswith(".initialize_process")]
@@ -187,7 +188,7 @@ def _initialize_process_arguments(text: str) -> dict[str, object]:
 
 
 def render_rocm_init(paths: Sequence[str], *, windows: bool) -> str:
-    """Return a ``_rocm_init.py`` that loads ROCm out of the wheel itself.
+    """Return the text of a ``_rocm_init.py`` that loads ROCm's libraries out of the wheel itself.
 
     Libraries are loaded with global symbols, as `rocm_sdk` does, so that torch's own find them by
     their SONAMEs; these need no search path into ROCm's folders, and stay as they are.
@@ -208,7 +209,7 @@ def render_rocm_init(paths: Sequence[str], *, windows: bool) -> str:
 
 
 def patched_torch_init(text: str, where: str) -> str:
-    """Return torch's ``__init__.py``, which looks for DLLs in the wheel's ROCm first."""
+    """Return the text of torch's ``__init__.py``, changed to look for DLLs in the wheel's ROCm first."""
     if _DLL_INSERT in text:
         raise WheelError(f"{where} looks into the wheel's own ROCm already: it is stand-alone.")
     patched_text, loops = _DLL_LOOP.subn(rf"\g<indent>{_DLL_INSERT}\n\g<0>", text)

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytorch_build.check import some
+from pytorch_build.check import name_first_few
 from pytorch_build.test.gaps import find_gaps
 from pytorch_build.test.junit.document import Case, Document, Suite, count_outcomes, merge_attempts_by_test
 from pytorch_build.test.report import LEFT_OUT, MAY_SKIP, REQUIRED_FILES, Report, ReportOrigin
@@ -183,7 +183,7 @@ def _problems_of_repeated_tests(cases: Sequence[Case]) -> list[str]:
         shard_of[case.test] = case.shard
     if not repeated_tests:
         return []
-    return [f"{some(repeated_tests)} ran in more than one shard ({shards})"]
+    return [f"{name_first_few(repeated_tests)} ran in more than one shard ({shards})"]
 
 
 def _problems_of_outcomes(cases: Sequence[Case]) -> list[str]:
@@ -204,7 +204,7 @@ def _shard_problems(reports_of_shard: Mapping[Shard | None, Sequence[Report]]) -
 
     problems: list[str] = []
     if None in reports_of_shard:
-        filenames = some(report.filename for report in reports_of_shard[None])
+        filenames = name_first_few(report.filename for report in reports_of_shard[None])
         problems.append(f"{filenames} names no shard, and others do")
     shard_counts = sorted({shard.count for shard in shards if shard})
     if len(shard_counts) > 1:
@@ -218,7 +218,7 @@ def _shard_problems(reports_of_shard: Mapping[Shard | None, Sequence[Report]]) -
             if planned_shard not in reports_of_shard:
                 missing_shards.append(str(planned_shard))
         if missing_shards:
-            problems.append(f"no report of shard {some(missing_shards)}")
+            problems.append(f"no report of shard {name_first_few(missing_shards)}")
     for shard in shards:
         report_count = len(reports_of_shard[shard])
         if report_count > 1:

@@ -94,7 +94,7 @@ def container_command(
         "USER": "tests",
         **_cache_variables(session.root),
     }
-    passed_names = filter(_is_passed_on, session.present)
+    passed_names = filter(_is_passed_on, session.machine_variables)
     options = _device_options(engine, session, devices)
     engine_command = container.engine_command(
         engine,

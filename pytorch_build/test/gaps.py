@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from pytorch_build.check import some
+from pytorch_build.check import name_first_few
 from pytorch_build.test.junit.document import Case, Document, failure_line
 from pytorch_build.test.report import EXISTING_TESTS, LEFT_OUT, MAY_SKIP, REQUIRED_FILES
 
@@ -49,7 +49,7 @@ def find_file_gaps(documents: Sequence[Document]) -> Sequence[str]:
     if not missing_files:
         return []
     share = f"{len(missing_files)} of {len(required_files)}"
-    return [f"{share} test files did not run: {some(missing_files)}"]
+    return [f"{share} test files did not run: {name_first_few(missing_files)}"]
 
 
 def _find_test_gaps(documents: Sequence[Document]) -> Sequence[str]:

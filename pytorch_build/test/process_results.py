@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core import console, process
-from pytorch_build.check import some
+from pytorch_build.check import name_first_few
 from pytorch_build.test.junit.document import OUTCOMES, Case, Outcome, merge_attempts_by_test, worst_case
 from pytorch_build.test.junit.texts import clean, cut, first_line
 
@@ -118,7 +118,7 @@ def results_of_process(
 
     repeated_tests = _repeated_tests(ended_process.event_logs)
     if repeated_tests:
-        failure = _Failure("error", f"{some(repeated_tests)} ended more than once")
+        failure = _Failure("error", f"{name_first_few(repeated_tests)} ended more than once")
     elif not cases and not may_be_empty:
         failure = _Failure("error", "no test ran")
     if failure is not None:

@@ -114,7 +114,7 @@ def run_smoke_tests(smoke_tests: SmokeTests) -> Mapping[str, Any]:
         context.artifact_group,
         report,
     )
-    command = f"nox -s test_smoke -- {context.words} -k EXPR"
+    command = f"nox -s test_smoke -- {context.options_for_hints} -k EXPR"
     require_passed(report, hint=f"Again, with pytest's arguments at the end: {command}")
     console.done(f"test_smoke: {list_outcomes(count_outcomes(cases))}")
     return details

@@ -21,7 +21,7 @@ from core.packages.search import Selection, choose_packages, others_required_by_
 from core.parallel import map_in_threads
 from pytorch_build.components import COMPONENTS, TORCH, component_of, distributions
 from pytorch_build.lock.stored import stored_lock
-from pytorch_build.sdk import RocmOptions, packages_of
+from pytorch_build.sdk import RocmOptions, find_rocm_packages
 from rocm_packaging import origin
 from rocm_packaging.packages import layouts
 
@@ -107,7 +107,7 @@ def find_tested_packages(
     if context.gpu and rocm_version and not has_rocm:
         # A ROCm that is not part of the run, in the version that its torch was built against.
         rocm_source = origin.choose_for_tests(
-            packages_of(context, rocm),
+            find_rocm_packages(context, rocm),
             rocm.version or rocm_version,
             context.gpu_family.split(";"),
             targets_to_test(context, packages.names),
@@ -235,7 +235,7 @@ def _no_wheels_error(
     python_option = option_of_python(target.series)
     return MissingInputError(
         f"{problem}.",
-        hint=f"Build some first: nox -s build_torch{python_option} -- {context.words}",
+        hint=f"Build some first: nox -s build_torch{python_option} -- {context.options_for_hints}",
     )
 
 

@@ -16,11 +16,11 @@ from core.run.job_files import set_outputs
 from core.status import Pending, Status
 from pytorch_build.build import machine
 from pytorch_build.build.build import Assumptions, Work, build_wheel, find_work
-from pytorch_build.build.cache import KINDS, CompilerCache, require_store
+from pytorch_build.build.cache import KINDS, CompilerCache, require_usable_store
 from pytorch_build.build.request import BuildRequest
 from pytorch_build.components import COMPONENTS, find_component
-from pytorch_build.context import Context, add_source_options, find_context, mirrors_from
-from pytorch_build.lock.stored import serving_lock, with_components
+from pytorch_build.context import Context, add_git_mirror_option, find_context, mirrors_from
+from pytorch_build.lock.stored import usable_lock, with_components
 from pytorch_build.sdk import add_rocm_options, rocm_options_from
 from pytorch_build.sources.snapshots import require_checkout
 
@@ -78,14 +78,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         )
     add("--depth", type=int, default=1, metavar="N", help="history to fetch (default: 1; 0 for all)")
     add("--no-split", action="store_true", help="keep device code in the wheel (default: as ROCm's packages)")
-    add_source_options(parser)
+    add_git_mirror_option(parser)
     add_rocm_options(parser)
     add_platform(parser)
     parser.add_argument("--json", action="store_true", help="with --dry-run: print the plan as JSON")
 
 
 def request_from(arguments: argparse.Namespace, context: Context, target: Interpreter) -> BuildRequest:
-    """Return the build that was asked for, by parsed arguments and the variables of this process."""
+    """Return the build that parsed arguments, and the variables of this process, ask for."""
     max_jobs: str = arguments.max_jobs
     if max_jobs and not (max_jobs.isascii() and max_jobs.isdecimal()):
         raise UsageError(f"--max-jobs {max_jobs!r} is not a number of compilers.")
@@ -122,7 +122,7 @@ def request_from(arguments: argparse.Namespace, context: Context, target: Interp
 
 
 def _compiler_cache_from(arguments: argparse.Namespace) -> CompilerCache | None:
-    """Return the compiler cache that the user chose; None where none was chosen."""
+    """Return the compiler cache that options or variables choose; None where they choose none."""
     kind = arguments.compiler_cache
     store = arguments.compiler_cache_store
     read_only = arguments.compiler_cache_read_only
@@ -136,7 +136,7 @@ def _compiler_cache_from(arguments: argparse.Namespace) -> CompilerCache | None:
     if kind not in KINDS:  # argparse does not validate the variable
         raise UsageError(f"COMPILER_CACHE={kind!r} is not a compiler cache.", hint=nearest(kind, KINDS))
     if store is not None:
-        require_store(kind, store)  # refused before hours are spent
+        require_usable_store(kind, store)  # refused before hours are spent
     program = process.which(kind)
     if program is None:
         raise EnvironmentSetupError(
@@ -151,7 +151,7 @@ def _compiler_cache_from(arguments: argparse.Namespace) -> CompilerCache | None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Build the wheel, unless nothing has changed."""
+    """Build the wheel of a project and record it, unless nothing has changed since the last build."""
     component = find_component(arguments.project)
     common = common_from(arguments)
     if arguments.json and not common.dry_run:
@@ -178,10 +178,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def look(arguments: argparse.Namespace) -> Status:
-    """Return whether the wheel has to be built. Nothing is changed."""
+    """Return whether the wheel would be built, and why. Nothing is changed."""
     common = replace(common_from(arguments), dry_run=True)
     request = _find_request(arguments, common, require(common.python))
-    if request.own_tree is None and serving_lock(request.context, request.rocm) is None:
+    if request.own_tree is None and usable_lock(request.context, request.rocm) is None:
         return Pending(reasons=("its source lock is not resolved",))
 
     work = find_work(request)
@@ -189,7 +189,7 @@ def look(arguments: argparse.Namespace) -> Status:
 
 
 def _find_request(arguments: argparse.Namespace, common: Common, target: Interpreter) -> BuildRequest:
-    """Return the build that was asked for; refuse own trees that are no checkouts."""
+    """Return the build that parsed arguments ask for; own trees that are no checkouts are an error."""
     component = find_component(arguments.project)
     for tree in _own_trees_from(arguments).values():
         require_checkout(tree)
@@ -197,13 +197,13 @@ def _find_request(arguments: argparse.Namespace, common: Common, target: Interpr
 
 
 def _own_trees_from(arguments: argparse.Namespace) -> Mapping[str, Path]:
-    """Return the developer's own trees, by component."""
+    """Return the source trees that the developer named, by component."""
     trees = {name: getattr(arguments, f"own_{name}") for name in COMPONENTS}
     return {name: tree.resolve() for name, tree in trees.items() if tree is not None}
 
 
 def _warn_of_left_out_targets(request: BuildRequest) -> None:
-    """Tell a user whose variable, which ROCm's images set, makes the wheel one for a part of its family."""
+    """Warn of those GPU targets of the family that the wheel will have no code for."""
     if request.left_out_targets:
         origin = "--pytorch-rocm-arch" if request.requested_targets else "PYTORCH_ROCM_ARCH"
         targets = ", ".join(request.left_out_targets)
@@ -211,7 +211,7 @@ def _warn_of_left_out_targets(request: BuildRequest) -> None:
 
 
 def _dry_run(request: BuildRequest, *, as_json: bool) -> None:
-    """Print the plan, and why it would be built."""
+    """Print the plan of a build, as text or JSON, and why the wheel would be built."""
     from pytorch_build.build.dry_run import describe_build, print_plan
 
     assumptions = Assumptions()
@@ -232,7 +232,7 @@ def _dry_run(request: BuildRequest, *, as_json: bool) -> None:
 
 
 def _reasons_to_build(work: Work, assumptions: Assumptions) -> list[str]:
-    """Return why a build would do its work, or why it cannot begin yet; print the latter, too."""
+    """Return why the wheel would be built, or cannot be built yet; print the latter."""
     if not assumptions.blockers:
         # A record knows nothing of wheels that are only assumed.
         dependencies = tuple(
@@ -250,7 +250,7 @@ def _reasons_to_build(work: Work, assumptions: Assumptions) -> list[str]:
 
 
 def _run_in_container(arguments: argparse.Namespace, target: Interpreter, common: Common) -> None:
-    """Run the same session in the manylinux image, which has the same checkout and run."""
+    """Run this session again in the manylinux image, with the same checkout and run."""
     from pytorch_build.build import container
 
     outside_parser = container.parser_of_options_outside()

@@ -66,8 +66,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
-    """What was checked, and what was found."""
+class CheckResult:
+    """The wheels that were checked, and the findings on them."""
 
     session: str
     wheels: Sequence[Path]
@@ -76,50 +76,53 @@ class Check:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Check, print, and fail on any error finding."""
+    """Check wheels, print the findings and store a run's report; fail if any is an error."""
     if arguments.rocm:
         refuse_options(arguments, arguments.path_options, mode="with --rocm")
     else:
         refuse_options(arguments, arguments.rocm_options, mode="without --rocm")
     common = common_from(arguments)
-    result = _check(arguments, common)
+    result = _check_chosen_wheels(arguments, common)
     if result.report_key is not None:
-        common.open_store().put_bytes(result.report_key, _report(result.findings))
+        common.open_store().put_bytes(result.report_key, _report_content(result.findings))
 
     if arguments.json:
-        console.result(_json(result.findings))
+        console.result(_findings_as_json(result.findings))
     console.table(*findings_table(result.findings))
     console.done(_summary(result))
     require_no_errors(result.findings)
 
 
 def look(arguments: argparse.Namespace) -> Status:
-    """Return whether the report on the run's wheels would say anything else. Nothing is changed."""
+    """Return whether the run's wheels were checked as they are now, and passed. Nothing is changed."""
     common = replace(common_from(arguments), dry_run=True)
-    result = _check(arguments, common)
+    result = _check_chosen_wheels(arguments, common)
     if result.report_key is None:
         return Pending(reasons=("the wheels are not a run's",))
     if any(finding.severity == "error" for finding in result.findings):
         return Pending(reasons=("the wheels have not passed",))
 
     store = common.open_store()
-    if store.find(result.report_key) is None or store.read(result.report_key) != _report(result.findings):
+    if store.find(result.report_key) is None or store.read(result.report_key) != _report_content(
+        result.findings
+    ):
         return Pending(reasons=("the wheels were not checked as they are now",))
 
     console.done(_summary(result))
     return UpToDate()
 
 
-def _check(arguments: argparse.Namespace, common: Common) -> Check:
+def _check_chosen_wheels(arguments: argparse.Namespace, common: Common) -> CheckResult:
+    """Check the wheels that arguments name, else those of the run, and return the findings."""
     options = CheckOptions(
         build_paths=(str(common.root),),
         policy=load_policy(arguments.policy),
     )
     if arguments.paths:
         wheels: Sequence[Path] = find_wheels(arguments.paths)
-        options = replace(options, loader=loader_libraries())
+        options = replace(options, loader_libraries=loader_libraries())
         session = "check_rocm" if arguments.rocm else "check_wheels"
-        return Check(
+        return CheckResult(
             session=session,
             wheels=wheels,
             findings=check_wheels(wheels, options=options),
@@ -129,7 +132,7 @@ def _check(arguments: argparse.Namespace, common: Common) -> Check:
     if arguments.rocm:
         session = "check_rocm"
         report = "rocm-findings.json"
-        wheels = rocm_wheels(context)
+        wheels = fetch_built_rocm_wheels(context)
         # One version of all wheels: this one, else that of the first, which is the core package.
         names = [parse_wheel_name(path.name) for path in wheels]
         version = arguments.version or str(names[0].version)
@@ -140,11 +143,11 @@ def _check(arguments: argparse.Namespace, common: Common) -> Check:
         session = "check_wheels"
         report = "findings.json"
         expected_wheels = expectations(context)
-        wheels = run_wheels(context, expected_wheels)
-        options = replace(options, loader=machine_libraries(context))
+        wheels = fetch_wheels_of_run(context, expected_wheels)
+        options = replace(options, loader_libraries=machine_libraries(context))
 
     reports_prefix = common.outputs.reports_prefix(context.artifact_group)
-    return Check(
+    return CheckResult(
         session=session,
         wheels=wheels,
         findings=check_wheels(wheels, expected_wheels, options),
@@ -152,7 +155,7 @@ def _check(arguments: argparse.Namespace, common: Common) -> Check:
     )
 
 
-def _summary(result: Check) -> str:
+def _summary(result: CheckResult) -> str:
     """Return the line that counts the wheels and their findings."""
     counts = Counter(finding.severity for finding in result.findings)
     counted = [console.counted(counts[severity], severity) for severity in ("error", "warning", "note")]
@@ -162,16 +165,17 @@ def _summary(result: Check) -> str:
     return line
 
 
-def _report(findings: Sequence[Finding]) -> bytes:
-    return f"{_json(findings)}\n".encode()
+def _report_content(findings: Sequence[Finding]) -> bytes:
+    """Return the content of the report's file."""
+    return f"{_findings_as_json(findings)}\n".encode()
 
 
-def _json(findings: Sequence[Finding]) -> str:
+def _findings_as_json(findings: Sequence[Finding]) -> str:
     return json.dumps(findings_json(findings), indent=2)
 
 
-def rocm_wheels(context: Context) -> Sequence[Path]:
-    """Return the ROCm wheels that the run has built for the families."""
+def fetch_built_rocm_wheels(context: Context) -> Sequence[Path]:
+    """Fetch the ROCm wheels that the run has built for the families, and return their paths."""
     common = context.common
     store = common.open_for_reading()
     # Families whose development trees contradict each other have groups of their own.
@@ -193,12 +197,12 @@ def rocm_wheels(context: Context) -> Sequence[Path]:
             return [store.fetch(key, common.cache / "fetched") for key in keys]
     raise MissingInputError(
         f"Run {common.outputs.run_id} has built no ROCm wheels for {context.gpu_family}.",
-        hint=f"Build them: nox -s build_rocm -- {context.words}. Or name a folder with wheels.",
+        hint=f"Build them: nox -s build_rocm -- {context.options_for_hints}. Or name a folder with wheels.",
     )
 
 
-def run_wheels(context: Context, expected_wheels: Mapping[str, Expectation]) -> Sequence[Path]:
-    """Return the run's wheels of PyTorch projects, those of device code among them."""
+def fetch_wheels_of_run(context: Context, expected_wheels: Mapping[str, Expectation]) -> Sequence[Path]:
+    """Fetch the run's wheels of PyTorch projects, device wheels included, and return their paths."""
     common = context.common
     store = common.open_for_reading()
     files: dict[str, records.FileRecord] = {}
@@ -216,6 +220,7 @@ def run_wheels(context: Context, expected_wheels: Mapping[str, Expectation]) -> 
         raise MissingInputError(
             f"Run {common.outputs.run_id} has no wheel of {context.ref.name} "
             f"for {context.gpu_family} to check.",
-            hint=f"Build one: nox -s build_torch -- {context.words}. Or name a folder with wheels.",
+            hint=f"Build one: nox -s build_torch -- {context.options_for_hints}. "
+            "Or name a folder with wheels.",
         )
     return wheels

@@ -13,9 +13,9 @@ from core.cli.options import RUN_OPTIONS, common_from, split_list
 from core.errors import UsageError
 from core.status import Pending, Status, UpToDate
 from pytorch_build.components import COMPONENTS
-from pytorch_build.context import Context, add_source_options, mirrors_from
+from pytorch_build.context import Context, add_git_mirror_option, mirrors_from
 from pytorch_build.lock.resolve import resolve
-from pytorch_build.lock.stored import origins, serving_lock, source_lock, with_components
+from pytorch_build.lock.stored import ensure_source_lock, prepare_origins, usable_lock, with_components
 from pytorch_build.refs.torch_refs import absolute_origin
 from pytorch_build.sdk import add_rocm_options, rocm_options_from
 from pytorch_build.sources.checkout import CheckoutOptions, checkout, tree_path, unchanged_tree
@@ -78,12 +78,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="leave submodules out",
     )
-    add_source_options(parser)
+    add_git_mirror_option(parser)
     add_rocm_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Check out every chosen project, and print where each is."""
+    """Check out the source trees of chosen projects, and print commit and folder of each."""
     context = context_of_sources(common_from(arguments))
     names = _components_to_check_out(context, arguments.components)
     lock = _find_lock(context, names, arguments)
@@ -92,21 +92,21 @@ def run(arguments: argparse.Namespace) -> None:
     for name in names:
         path = arguments.checkout_dir or tree_path(context.common.sources, context.ref.name, name)
         with console.group(f"checkout {name}"):
-            tree = checkout(lock.project(name), path, _options_of(context, arguments, name))
+            tree = checkout(lock.project(name), path, _checkout_options_from(context, arguments, name))
         for folder, stash in tree.stashes.items():
             console.warn(
                 f"{folder}: your edits are in the git stash {stash!r}. "
                 "`git stash pop` there brings them back."
             )
-        rows.append(_row_of(name, tree))
+        rows.append(_table_row(name, tree))
     console.table(("project", "commit", "hipified", "folder", ""), rows)
 
 
 def look(arguments: argparse.Namespace) -> Status:
-    """Return whether a tree of the ref is not as the run's lock says. Nothing is changed."""
+    """Return whether all trees are checked out as the run's lock says. Nothing is changed."""
     context = context_of_sources(replace(common_from(arguments), dry_run=True))
     names = _components_to_check_out(context, arguments.components)
-    lock = serving_lock(with_components(context, *names), rocm_options_from(arguments))
+    lock = usable_lock(with_components(context, *names), rocm_options_from(arguments))
     if lock is None:
         return Pending(reasons=("the source lock is not resolved",))
     if context.common.force:
@@ -114,7 +114,7 @@ def look(arguments: argparse.Namespace) -> Status:
 
     for name in names:
         path = tree_path(context.common.sources, context.ref.name, name)
-        tree = unchanged_tree(lock.project(name), path, _options_of(context, arguments, name))
+        tree = unchanged_tree(lock.project(name), path, _checkout_options_from(context, arguments, name))
         if tree is None:
             return Pending(reasons=(f"{path} is not as the source lock says",))
 
@@ -123,8 +123,8 @@ def look(arguments: argparse.Namespace) -> Status:
 
 
 def _components_to_check_out(context: Context, option: str) -> Sequence[str]:
-    """Return the components that an option names, else all of the ref, in build order."""
-    components = context.ref.only(split_list(option) or context.ref.components).components
+    """Return the names of components that an option lists, else all of the ref, in build order."""
+    components = context.ref.with_only_components(split_list(option) or context.ref.components).components
     for name in components:
         if context.ref.projects[name].prebuilt:
             raise UsageError(f"{name} of {context.ref.name} is prebuilt: there is nothing to check out.")
@@ -136,7 +136,7 @@ def _find_lock(
     names: Sequence[str],
     arguments: argparse.Namespace,
 ) -> SourceLock:
-    """Return the run's lock; for a project from an address of its own, a lock of that alone."""
+    """Return the run's source lock, or one of a single project that is taken from elsewhere."""
     has_own_source = arguments.gitrepo_origin or arguments.repo_hashtag
     if len(names) != 1 and (has_own_source or arguments.checkout_dir):
         raise UsageError(
@@ -145,7 +145,7 @@ def _find_lock(
         )
     if has_own_source:
         return _resolve_alone(context, names[0], arguments)
-    return source_lock(
+    return ensure_source_lock(
         with_components(context, *names),
         rocm_options_from(arguments),
         require_related_commit=arguments.require_related_commit,
@@ -158,14 +158,14 @@ def _resolve_alone(
     name: str,
     arguments: argparse.Namespace,
 ) -> SourceLock:
-    """Resolve one project from an address or a ref of its own, beside the run's lock."""
+    """Return a source lock of one project, at the repository or ref that arguments name."""
     source = context.ref.projects[name]
     if arguments.gitrepo_origin:
         origin = absolute_origin(arguments.gitrepo_origin, context.common.root)
         source = replace(
             source,
             origin=origin,
-            own_origin=True,
+            has_own_origin=True,
         )
     if arguments.repo_hashtag:
         source = replace(
@@ -189,16 +189,17 @@ def _resolve_alone(
         rocm_version="",
         release_type=context.common.release_type,
         cache=context.common.cache / "refs",
-        origins=origins(context.common, ref, mirrors_from(arguments)),
+        origins=prepare_origins(context.common, ref, mirrors_from(arguments)),
         require_related_commit=arguments.require_related_commit,
     )
 
 
-def _options_of(
+def _checkout_options_from(
     context: Context,
     arguments: argparse.Namespace,
     component: str,
 ) -> CheckoutOptions:
+    """Return how a component is checked out, by parsed arguments and the torch ref."""
     options = checkout_options(context, arguments.depth, mirrors_from(arguments), component)
     return replace(
         options,
@@ -208,7 +209,8 @@ def _options_of(
     )
 
 
-def _row_of(name: str, tree: SourceTree) -> tuple[str, ...]:
+def _table_row(name: str, tree: SourceTree) -> tuple[str, ...]:
+    """Return a row on a checked-out tree: project, commit, hipify's commit, folder and state."""
     hipified_commit = "-" if tree.head == tree.commit else tree.head[:12]
     state = "checked out" if tree.changed_by_checkout else "unchanged"
     if tree.stashes:

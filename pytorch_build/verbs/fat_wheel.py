@@ -22,8 +22,8 @@ from core.packages.options import SourceOptions, add_package_source, source_opti
 from core.run import records
 from core.wheel import parse_wheel_name
 from pytorch_build.context import Context, find_context, find_family, find_ref
-from pytorch_build.sdk import RocmOptions, find_version, packages_of
-from pytorch_build.standalone.fat import Request, Result, make
+from pytorch_build.sdk import RocmOptions, find_rocm_packages, find_rocm_version
+from pytorch_build.standalone.fat import FatWheel, FatWheelRequest, make_fat_wheel
 from rocm_packaging.origin import choose_for_bundles
 from rocm_packaging.packages.layouts import device_target, serves
 
@@ -71,7 +71,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Make the wheels and print what is in them."""
+    """Make stand-alone wheels of named torch wheels or the run's, and print what is in them."""
     common = common_from(arguments)
     if not common.gpu_family and not (arguments.wheels and arguments.rocm):
         # a run's wheels are those of a family
@@ -95,19 +95,19 @@ def run(arguments: argparse.Namespace) -> None:
                 f"would make a stand-alone wheel of {torch_wheel.name} and {rocm} in {arguments.output_dir}"
             )
             continue
-        result = make(
-            Request(
+        result = make_fat_wheel(
+            FatWheelRequest(
                 wheel=torch_wheel,
                 rocm=rocm,
                 output=arguments.output_dir,
                 family=common.gpu_family,
                 targets=targets,
-                devices=tuple(device_wheels),
+                device_wheels=tuple(device_wheels),
                 system_libraries=tuple(arguments.system_library),
                 epoch=source_date_epoch(environment()),
             )
         )
-        _report(result)
+        _print_contents(result)
         file = result.file
         rows.append((file.path.name, console.size(file.size), file.sha256[:12]))
     if rows:
@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _gpu_targets(names: str, family: str) -> tuple[str, ...]:
-    """Return the targets that are named, else those of the family; () are all."""
+    """Return the GPU targets in a list of names, else those of the family; () stands for all."""
     targets = split_list(names)
     for target in targets:
         gpu_targets(target)  # refuses unknown ones
@@ -126,6 +126,7 @@ def _gpu_targets(names: str, family: str) -> tuple[str, ...]:
 
 
 def _torch_before_device_wheels(paths: Sequence[Path]) -> Sequence[Path]:
+    """Return paths of wheels with the one torch wheel first; none or several are an error."""
     torch_wheels = [path for path in paths if not device_target(parse_wheel_name(path.name).distribution)]
     if len(torch_wheels) != 1:
         raise UsageError(
@@ -136,7 +137,7 @@ def _torch_before_device_wheels(paths: Sequence[Path]) -> Sequence[Path]:
 
 
 def _torch_builds_of_run(common: Common, targets: Sequence[str]) -> Sequence[Sequence[Path]]:
-    """Fetch the run's torch wheels of the family: of every Python, and of every ref or the one chosen."""
+    """Fetch the run's torch wheels; return for each build its host, then its device wheels."""
     store = common.open_for_reading()
     torch_builds: list[list[Path]] = []
     for record in records.read_all(store, common.outputs, common.artifact_group):
@@ -160,12 +161,12 @@ def _fetch_rocm_wheels(
     source: SourceOptions,
     targets: Sequence[str],
 ) -> Path:
-    """Bring ROCm's wheels into one folder: from the source that is named, else from the run."""
+    """Fetch the wheels of ROCm that stand-alone wheels take files from; return their folder."""
     common = context.common
     family = context.gpu_family
     options = RocmOptions(source=source)
-    packages = packages_of(context, options)
-    version = find_version(context, options)
+    packages = find_rocm_packages(context, options)
+    version = find_rocm_version(context, options)
     resolution = choose_for_bundles(packages, version, family, targets, common.outputs.platform)
 
     digest = files.digest_of([packages.description, version, family, *targets])
@@ -179,12 +180,13 @@ def _fetch_rocm_wheels(
     return folder
 
 
-def _report(result: Result) -> None:
+def _print_contents(result: FatWheel) -> None:
+    """Print which files of ROCm a stand-alone wheel has; warn of libraries that machines must have."""
     bundle = result.bundle
     size = sum(file.size for file in bundle.files.values())
     console.say(
         f"{result.rocm}: {len(bundle.libraries)} libraries and {len(bundle.data)} other files, "
-        f"{console.size(size)}; {len(bundle.search)} of them with another search path"
+        f"{console.size(size)}; {len(bundle.search_paths)} of them with another search path"
     )
     for path in bundle.libraries:
         console.detail(f"  {path}")

@@ -8,7 +8,13 @@ from core.env import installer, require
 from core.env.locks import locked_call
 from core.errors import UsageError
 from pytorch_build.context import find_context
-from pytorch_build.sdk import add_rocm_options, ask_sdk, find_source, find_version, rocm_options_from
+from pytorch_build.sdk import (
+    add_rocm_options,
+    ask_sdk,
+    find_rocm_source,
+    find_rocm_version,
+    rocm_options_from,
+)
 
 COMMON_OPTIONS = ("torch-ref", *GROUP_OPTIONS, *RUN_OPTIONS, "python", "force")
 
@@ -19,14 +25,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Install, query, and print the facts."""
+    """Install ROCm into the session's environment, and print its version, folders and targets."""
     common = common_from(arguments)
     target = require(common.python)
     group = find_context(common)
     if not group.gpu:
         raise UsageError("Family cpu has no ROCm to install.", hint="Give a GPU family with --gpu-family.")
     options = rocm_options_from(arguments, environment())
-    source = find_source(group, options, find_version(group, options))
+    source = find_rocm_source(group, options, find_rocm_version(group, options))
     console.say(f"ROCm {source.version} for {group.gpu_family} from {source.origin}")
 
     with source.opened_call(common.cache / "locks", group.gpu_family) as rocm:

@@ -12,8 +12,8 @@ from pytorch_build.check.run import check_wheel, find_wheels
 from pytorch_build.check.wheel_set import distribution_of
 from pytorch_build.context import find_context
 from pytorch_build.standalone.fat import platform_of
-from pytorch_build.standalone.portable import analyse, repair
-from pytorch_build.verbs.check_wheels import run_wheels
+from pytorch_build.standalone.portable import find_portability, repair_wheel
+from pytorch_build.verbs.check_wheels import fetch_wheels_of_run
 from rocm_packaging.packages.layouts import host_distribution
 
 COMMON_OPTIONS = ("torch-ref", *GROUP_OPTIONS, *RUN_OPTIONS, "dry-run")
@@ -41,14 +41,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Repair each wheel, and print what became of it."""
+    """Repair named wheels or the run's, and print the platform tag and the file of each."""
     common = common_from(arguments)
     wheels: Sequence[Path]
     if arguments.paths:
         wheels = find_wheels(arguments.paths)
     else:
         context = find_context(common)
-        every_wheel = run_wheels(context, expectations(context))
+        every_wheel = fetch_wheels_of_run(context, expectations(context))
         # No loader of a machine reads wheels of device code.
         wheels = [path for path in every_wheel if not host_distribution(distribution_of(path))]
 
@@ -60,15 +60,15 @@ def run(arguments: argparse.Namespace) -> None:
             rows.append((wheel.name, "win_amd64", "every DLL that it needs is there"))
             continue
 
-        portability = analyse(wheel)
+        portability = find_portability(wheel)
         if common.dry_run:
-            libraries = ", ".join(portability.external) or "nothing"
-            forecast = f"for {portability.reachable[0]} it lacks {libraries}"
-            rows.append((wheel.name, portability.satisfied[0], forecast))
+            libraries = ", ".join(portability.external_libraries) or "nothing"
+            forecast = f"for {portability.reachable_tags[0]} it lacks {libraries}"
+            rows.append((wheel.name, portability.satisfied_tags[0], forecast))
             continue
 
         epoch = source_date_epoch(environment())
-        repaired = repair(
+        repaired = repair_wheel(
             wheel,
             portability,
             arguments.output_dir,
@@ -76,8 +76,8 @@ def run(arguments: argparse.Namespace) -> None:
             epoch=epoch,
         )
         text = "as it was" if repaired.file is None else str(repaired.file.path)
-        if repaired.grafted:
-            text += f", with {', '.join(repaired.grafted)}"
+        if repaired.grafted_libraries:
+            text += f", with {', '.join(repaired.grafted_libraries)}"
         rows.append((wheel.name, repaired.platform, text))
     console.table(("wheel", "platform", ""), rows)
     console.done(f"repair_wheel: {len(wheels)} wheels")

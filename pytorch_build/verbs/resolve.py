@@ -20,10 +20,10 @@ from core.status import Pending, Status
 from core.stores.location import open_store
 from pytorch_build.build.container import DATA, load_container
 from pytorch_build.components import COMPONENTS
-from pytorch_build.context import Context, add_source_options, find_family, find_ref, mirrors_from
+from pytorch_build.context import Context, add_git_mirror_option, find_family, find_ref, mirrors_from
 from pytorch_build.lock.plan import complete_plan
 from pytorch_build.lock.source_lock import kind_of_wheels
-from pytorch_build.lock.stored import source_lock
+from pytorch_build.lock.stored import ensure_source_lock
 from pytorch_build.sdk import RocmOptions, add_rocm_options, rocm_options_from
 from rocm_packaging.origin import INDEXES_FILE, release_indexes
 
@@ -61,12 +61,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print the lock as one line, for a job output",
     )
-    add_source_options(parser)
+    add_git_mirror_option(parser)
     add_rocm_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Resolve the ref, and print what every project is at."""
+    """Resolve a torch ref into the run's source lock, and print the commit and version of each project."""
     common = common_from(arguments)
     _warn_of_old_data(datetime.now(UTC).date())
     if arguments.plan:
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> None:
         return
 
     context = context_of_sources(common)
-    lock = _resolve(arguments, context, rocm_options_from(arguments))
+    lock = _resolve_with_options(arguments, context, rocm_options_from(arguments))
     kind: WheelKind | None = None
     if not _lacks_family(context):
         kind = kind_of_wheels(gpu=context.gpu)
@@ -84,19 +84,19 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def look(arguments: argparse.Namespace) -> Status:
-    """Return whether the ref's lock would change. Nothing is changed."""
+    """Return whether resolving would change the ref's source lock. Nothing is changed."""
     common = common_from(arguments)
     context = context_of_sources(replace(common, dry_run=True))
     store = open_store(common.store, root=common.root)
     if store.find(common.outputs.source_lock_key(context.ref.name)) is None:
         return Pending(reasons=("it was not resolved yet",))
 
-    _resolve(arguments, context, rocm_options_from(arguments))
+    _resolve_with_options(arguments, context, rocm_options_from(arguments))
     return context.common.planned_status
 
 
 def context_of_sources(common: Common) -> Context:
-    """Return ref and family to resolve for; a machine without a GPU resolves as well, for processors."""
+    """Return the torch ref and family to resolve for; without any GPU that is family ``cpu``."""
     ref = find_ref(common)
     try:
         gpu_family = find_family(common, ref)
@@ -113,13 +113,14 @@ def context_of_sources(common: Common) -> Context:
     )
 
 
-def _resolve(
+def _resolve_with_options(
     arguments: argparse.Namespace,
     context: Context,
     options: RocmOptions,
     planned_refs: Collection[str] = (),
 ) -> SourceLock:
-    return source_lock(
+    """Return the run's source lock, resolved as arguments say; the local run's always anew."""
+    return ensure_source_lock(
         context,
         options,
         # The local run's lock is resolved anew; any other run's once.
@@ -132,7 +133,7 @@ def _resolve(
 
 
 def _parse_project_refs(texts: Sequence[str]) -> dict[str, str]:
-    """Return what ``PROJECT=REF`` texts say."""
+    """Return the refs in ``PROJECT=REF`` texts, by project."""
     refs: dict[str, str] = {}
     for text in texts:
         project, _equals, ref = text.partition("=")
@@ -143,14 +144,14 @@ def _parse_project_refs(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _lacks_family(context: Context) -> bool:
-    """Return whether nothing says a GPU family, so that nobody knows which versions will be built."""
+    """Return whether no option and no GPU says a family, so that versions to build are unknown."""
     if context.gpu:
         return False
     return not context.common.gpu_family and not context.ref.default_family
 
 
 def rows_of(lock: SourceLock, kind: WheelKind | None) -> Sequence[tuple[str, str, str, str]]:
-    """Return a row for each project: name, short commit, the version to come, where it comes from.
+    """Return a row for each project of a lock: name, short commit, version to come, origin and ref.
 
     Without a kind the versions say that they need a GPU family.
     """
@@ -165,7 +166,7 @@ def rows_of(lock: SourceLock, kind: WheelKind | None) -> Sequence[tuple[str, str
 
 
 def _warn_of_old_data(today: date) -> None:
-    """Warn of data that was compared with upstream long ago."""
+    """Warn of data files that were last compared with upstream too long ago."""
     dated_files = (
         ("release indexes", INDEXES_FILE, release_indexes()),
         ("the image that wheels are built in", DATA, load_container()),
@@ -183,7 +184,7 @@ def _warn_of_old_data(today: date) -> None:
 
 
 def _complete_plan(arguments: argparse.Namespace, common: Common) -> None:
-    """Resolve what a plan names, write versions into it, and give the job its matrices."""
+    """Resolve the torch refs of a plan, write versions into its file, and give the job's outputs."""
     if common.torch_ref or common.gpu_family:
         raise UsageError("A plan names its torch refs and GPU families.", hint="Leave them out with --plan.")
     path = arguments.plan
@@ -201,6 +202,7 @@ def _complete_plan(arguments: argparse.Namespace, common: Common) -> None:
         torch_ref: str,
         gpu_family: str,
     ) -> SourceLock:
+        """Return the source lock of a torch ref for a platform and a GPU family."""
         cell_options = replace(
             common,
             torch_ref=torch_ref,
@@ -208,7 +210,7 @@ def _complete_plan(arguments: argparse.Namespace, common: Common) -> None:
             platform=platform,
             release_type=plan.release_type,
         )
-        return _resolve(arguments, context_of_sources(cell_options), options, planned_refs)
+        return _resolve_with_options(arguments, context_of_sources(cell_options), options, planned_refs)
 
     completed_plan, locks = complete_plan(plan, resolve_cell)
     completed_plan.write(path)

@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Split each wheel, and print what was made; a wheel that is refused does not stop the others."""
+    """Split each fat wheel, and print the new wheels; one that is refused does not stop the others."""
     fat_wheels = find_wheels(arguments.wheels)
     _require_distinct_names(fat_wheels)
 
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _require_distinct_names(wheels: Sequence[Path]) -> None:
-    """Raise where two wheels would become files of the same names, however theirs are spelt."""
+    """Fail where two wheels would become files of the same names."""
     names: set[WheelName] = set()
     for wheel in wheels:
         name = replace(parse_wheel_name(wheel.name), filename="")
@@ -77,6 +77,7 @@ def _print_plan(
     output_dir: Path,
     rocm_version: str | None,
 ) -> None:
+    """Print the file names of the wheels that a fat wheel would be split into."""
     with temporary.folder("split") as scratch:
         plan = plan_split(fat_wheel, scratch, rocm_version=rocm_version)
     console.say(f"would make of {fat_wheel.name}, in {output_dir}:")

@@ -66,7 +66,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Read, merge, print, judge."""
+    """Print and store a summary of test reports, of a run or in a folder; fail unless they passed."""
     common = common_from(arguments)
     groups: list[TestedGroup] = []
     results_read: list[CellResults] = []
@@ -82,9 +82,9 @@ def run(arguments: argparse.Namespace) -> None:
         title = f"Tests of run {common.run_id}"
 
     all_results = add_missing_results(results_read, arguments.expect)
-    _show(all_results, title, arguments, common.run_id)
+    _print_results(all_results, title, arguments, common.run_id)
     for group in groups:
-        _file_results(common, group, keep_durations=arguments.record_durations)
+        _store_results(common, group, keep_durations=arguments.record_durations)
     reasons = why_failed(all_results)
     if reasons:
         sentence = reasons.partition("\n")[0]
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class TestedGroup:
-    """The tests of an artifact group of a run."""
+    """The test records, reports and results of an artifact group of a run."""
 
     __test__ = False
 
@@ -106,7 +106,7 @@ class TestedGroup:
 
 
 def read_group(common: Common, artifact_group: str) -> TestedGroup:
-    """Read the tests of an artifact group, and hold the reports against the records."""
+    """Return the test reports of an artifact group, with results that are checked against its records."""
     store = common.open_for_reading()
     outputs = common.outputs
     group_records = records.read_all(store, outputs, artifact_group)
@@ -126,13 +126,13 @@ def read_group(common: Common, artifact_group: str) -> TestedGroup:
     )
 
 
-def _file_results(
+def _store_results(
     common: Common,
     group: TestedGroup,
     *,
     keep_durations: bool,
 ) -> None:
-    """File what follows from the reports: data, durations, and the records that a promotion reads."""
+    """Store the results of a group: data, durations if asked, and records of sharded tests."""
     store = common.open_store()
     outputs = common.outputs
     folder_key = outputs.reports_prefix(group.name)
@@ -158,7 +158,7 @@ def _record_durations(
     outputs: RunOutputs,
     group: TestedGroup,
 ) -> None:
-    """Keep how long upstream's tests took, by their configuration."""
+    """Store how long each of upstream's tests took, by configuration, for later runs' shards."""
     documents: dict[str, list[Document]] = defaultdict(list)
     for report in group.reports:
         if report.origin.stage == "test_torch" and not report.document.problems:
@@ -174,13 +174,13 @@ def _report_as_json(run_id: str, all_results: Sequence[CellResults]) -> str:
     return f"{summary_data.model_dump_json(indent=1)}\n"
 
 
-def _show(
+def _print_results(
     all_results: Sequence[CellResults],
     title: str,
     arguments: argparse.Namespace,
     run_id: str,
 ) -> None:
-    """Print the results, and write them where the options say."""
+    """Print the results as a table and a summary, and write them where the options say."""
     columns = ("tests", "shards", "results", "time", "verdict")
     rows: list[tuple[str, ...]] = []
     for cell_results in all_results:
@@ -199,7 +199,7 @@ def _show(
 
 
 def _print_failures(all_results: Sequence[CellResults]) -> None:
-    """Print all problems, and as many failures as a reader will look at, each with its command."""
+    """Print all problems, and the first failures with the command that repeats each."""
     for cell_results in all_results:
         for problem in cell_results.document.problems:
             console.error(f"{cell_results.origin}: {problem}")

@@ -12,7 +12,7 @@ from core.packages.options import SourceOptions, options_of_tested_source
 from core.run import stage
 from core.status import Status
 from pytorch_build.context import Context, find_context
-from pytorch_build.sdk import RocmOptions, add_tested_sources, rocm_options_from
+from pytorch_build.sdk import RocmOptions, add_tested_source_options, rocm_options_from
 from pytorch_build.test import installation, smoke_run
 from pytorch_build.test.gpus import Assignment, assign_gpus
 from pytorch_build.test.record_validity import force_if_incomplete
@@ -27,7 +27,7 @@ COMMON_OPTIONS = ("torch-ref", *GROUP_OPTIONS, *RUN_OPTIONS, "python", "force", 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     add_group(parser)
-    add_tested_sources(parser)
+    add_tested_source_options(parser)
     parser.add_argument(
         "--allow-no-gpu",
         action="store_true",
@@ -41,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class SmokeOptions:
-    """How to test."""
+    """What the user chose for smoke tests: installation, GPUs, package sources, pytest's arguments."""
 
     install: bool = True
     allow_no_gpu: bool = False
@@ -52,7 +52,7 @@ class SmokeOptions:
 
 
 def smoke_options_from(arguments: argparse.Namespace) -> SmokeOptions:
-    """Return what the user chose, from parsed arguments."""
+    """Return what parsed arguments choose for smoke tests."""
     return SmokeOptions(
         install=not arguments.no_install,
         allow_no_gpu=arguments.allow_no_gpu,
@@ -64,7 +64,7 @@ def smoke_options_from(arguments: argparse.Namespace) -> SmokeOptions:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Install and test."""
+    """Install the wheels to test, and run the smoke tests on them, unless nothing has changed."""
     perform_smoke_tests(
         find_context(common_from(arguments), group=arguments.artifact_group), smoke_options_from(arguments)
     )
@@ -84,6 +84,7 @@ def perform_smoke_tests(context: Context, options: SmokeOptions) -> None:
     target = smoke_tests.target
 
     def test_packages() -> stage.StageResult:
+        """Install the wheels to test, unless they are installed already, and run the smoke tests."""
         with ExitStack() as stack:
             if options.install:
                 environment = installation.prepared_environment(
@@ -105,7 +106,7 @@ def perform_smoke_tests(context: Context, options: SmokeOptions) -> None:
 
 
 def _plan_smoke_tests(context: Context, options: SmokeOptions) -> SmokeTests:
-    """Find what is tested where, before anything is installed."""
+    """Return what would be tested, on which GPU, with which tools. Nothing is installed."""
     common = context.common
     target = require(common.python)
     gpu = _choose_gpu(context, options)
@@ -143,7 +144,7 @@ def _plan_smoke_tests(context: Context, options: SmokeOptions) -> SmokeTests:
 
 
 def _choose_gpu(context: Context, options: SmokeOptions) -> Assignment:
-    """Return the first GPU that fits; say which ones are not tested."""
+    """Return the first GPU that the wheels fit; warn of those that are not tested."""
     assignment, *untested = assign_gpus(
         context, environment(), allow_no_gpu=options.allow_no_gpu, other_gpu=options.other_gpu
     )

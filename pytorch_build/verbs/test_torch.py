@@ -24,9 +24,9 @@ from core.run import Platform, this_platform
 from core.status import Pending, Status, UpToDate
 from pytorch_build.build import container
 from pytorch_build.build.container import ContainerSession
-from pytorch_build.context import Context, add_source_options, find_context, mirrors_from
+from pytorch_build.context import Context, add_git_mirror_option, find_context, mirrors_from
 from pytorch_build.lock.stored import stored_lock
-from pytorch_build.sdk import RocmOptions, add_tested_sources, rocm_options_from
+from pytorch_build.sdk import RocmOptions, add_tested_source_options, rocm_options_from
 from pytorch_build.test import container_run, installation, skip_questions, upstream_tests
 from pytorch_build.test.container_run import Devices
 from pytorch_build.test.gpus import Assignment, assign_gpus
@@ -53,15 +53,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's own options."""
     add_group(parser)
     _add_options_of_choice(parser)
-    add_tested_sources(parser)
+    add_tested_source_options(parser)
     _add_options_of_runs(parser)
-    add_source_options(parser)
+    add_git_mirror_option(parser)
     _add_skip_options(parser)
     parser.epilog = "Unknown options go to pytest."
 
 
 def _add_options_of_choice(parser: argparse.ArgumentParser) -> None:
-    """Declare what chooses among the tests."""
+    """Add the options that choose among upstream's tests."""
     variables = environment()
     add = parser.add_argument_group("which tests").add_argument
     add(
@@ -125,7 +125,7 @@ def _add_options_of_choice(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_options_of_runs(parser: argparse.ArgumentParser) -> None:
-    """Declare how tests run."""
+    """Add the options on how tests are run: in parts, on which GPUs, with which limits."""
     add = parser.add_argument_group("how tests run").add_argument
     add(
         "--gpus",
@@ -175,7 +175,7 @@ def _add_options_of_runs(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_skip_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the questions about skip rules, and which options have no effect on which mode."""
+    """Add the options that ask about skip rules; note which options have no effect then."""
     title = "skip rules, instead of a test run (of this machine, and the environment's or the ref's torch)"
     add = parser.add_argument_group(title).add_argument
     add(
@@ -239,7 +239,7 @@ def _add_skip_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Install, choose GPUs and tests, run them; or answer a question about skip rules."""
+    """Install torch and run upstream's tests on it, or answer a question about skip rules."""
     if arguments.skip_rules is not None:
         refuse_options(arguments, arguments.run_options, mode="with --skip-rules")
         request = SkipRequest(
@@ -265,14 +265,15 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _install_and_test(arguments: argparse.Namespace) -> None:
-    request = _request(arguments)
+    """Install torch and run upstream's tests on it, unless a record says that they have passed."""
+    request = _request_from(arguments)
     context = find_context(common_from(arguments), group=arguments.artifact_group)
     target = require(context.common.python)
     # What is impossible is refused before gigabytes are fetched.
     gpus = _assign_gpus(context, arguments, request)
     if context.common.dry_run:
         source = _describe_source(context, arguments)
-        console.say(f"Would test {source} on {_describe(gpus)}.")
+        console.say(f"Would test {source} on {_describe_gpus(gpus)}.")
         return
 
     packages = None
@@ -288,7 +289,7 @@ def _install_and_test(arguments: argparse.Namespace) -> None:
     with _prepared_environment(context, target, packages, rocm, gpus, tests) as inputs:
         torch = _installed_torch(target)
         upstream_tests.require_tools(target)
-        console.say(f"torch {torch.version} on {_describe(gpus)}, tests of {tests.tree}")
+        console.say(f"torch {torch.version} on {_describe_gpus(gpus)}, tests of {tests.tree}")
         # An environment that this stage did not fill may have changed.
         force = context.common.force or not inputs["installed"]
         common = replace(context.common, force=force)
@@ -308,7 +309,7 @@ def look(arguments: argparse.Namespace) -> Status:
     if arguments.container or arguments.no_install or common.force:
         return Pending(reasons=("its options ask for it",))
 
-    request = _request(arguments)
+    request = _request_from(arguments)
     context = find_context(common, group=arguments.artifact_group)
     target = require(common.python)
     gpus = _assign_gpus(context, arguments, request)
@@ -328,12 +329,12 @@ def _look_at_record(
     tests: upstream_tests.UpstreamTests,
     request: TorchTestRequest,
 ) -> Status:
-    """Return whether packages have to be tested.
+    """Return whether the tests have to be run, as the records say, without the environment.
 
     It is decided without the environment, which may hold what another run tests: gigabytes of ROCm are
     installed only to be used.
     """
-    inputs = installation.recorded_inputs(packages, target, _tools(context, target, tests))
+    inputs = installation.recorded_inputs(packages, target, _plan_tools(context, target, tests))
     torch = find_recorded_torch(context, target, request, inputs)
     if torch is None:
         return Pending(reasons=("what it installs was not tested yet",))
@@ -345,7 +346,8 @@ def _look_at_record(
 # What was asked for
 
 
-def _request(arguments: argparse.Namespace) -> TorchTestRequest:
+def _request_from(arguments: argparse.Namespace) -> TorchTestRequest:
+    """Return which of upstream's tests arguments choose, and how they are run."""
     if arguments.workers < 1:
         raise UsageError(f"--workers {arguments.workers}: at least one test runs at a time.")
     return TorchTestRequest(
@@ -366,7 +368,7 @@ def _request(arguments: argparse.Namespace) -> TorchTestRequest:
 
 
 def _limits_from(arguments: argparse.Namespace) -> LimitsTable:
-    """Return the limits of the data, with those that were given in their places."""
+    """Return the time limits of tests: the project's, and those of arguments in their places."""
     limit_options = {
         "--test-timeout": ("test_seconds", arguments.test_timeout),
         "--file-timeout": ("file_seconds", arguments.file_timeout),
@@ -384,6 +386,7 @@ def _limits_from(arguments: argparse.Namespace) -> LimitsTable:
 def _assign_gpus(
     context: Context, arguments: argparse.Namespace, request: TorchTestRequest
 ) -> Sequence[Assignment]:
+    """Return the GPUs that the tests run on, one assignment for each kind."""
     return assign_gpus(
         context,
         environment(),
@@ -393,7 +396,8 @@ def _assign_gpus(
     )
 
 
-def _describe(gpus: Sequence[Assignment]) -> str:
+def _describe_gpus(gpus: Sequence[Assignment]) -> str:
+    """Return the descriptions of GPUs as one text."""
     return "; ".join(assignment.description for assignment in gpus)
 
 
@@ -416,11 +420,13 @@ def _describe_source(context: Context, arguments: argparse.Namespace) -> str:
 
 
 def _find_packages(context: Context, target: Interpreter, arguments: argparse.Namespace) -> TestedPackages:
+    """Return the wheels to test, from the package source that arguments name, else of the run."""
     rocm = rocm_options_from(arguments, environment())
     return find_tested_packages(context, target, options_of_tested_source(arguments), rocm)
 
 
 def _check_out_tests(context: Context, request: TorchTestRequest) -> upstream_tests.UpstreamTests:
+    """Return upstream's tests in the tree that was named, or else checked out now at the run's lock."""
     if request.tree is not None:
         return upstream_tests.tests_of_tree(request.tree)
     lock = stored_lock(context)
@@ -434,7 +440,7 @@ def _check_out_tests(context: Context, request: TorchTestRequest) -> upstream_te
 
 
 def _find_tests(context: Context, request: TorchTestRequest) -> upstream_tests.UpstreamTests | None:
-    """Return the tests as they lie there; None where they have to be checked out first."""
+    """Return upstream's tests if they are checked out already; else None."""
     if request.tree is not None:
         return upstream_tests.tests_of_tree(request.tree)
     lock = stored_lock(context)
@@ -452,13 +458,13 @@ def _prepared_environment(
     gpus: Sequence[Assignment],
     tests: upstream_tests.UpstreamTests,
 ) -> Iterator[Mapping[str, Any]]:
-    """Install what is tested, if that is asked for; give what the record says of it."""
+    """Install the wheels to test for the block, if asked for; give what the record has as inputs."""
     if packages is None:
         installation.require_device_code(target, installation.amd_targets(gpus))
         yield {"files": {}, "installed": False}
         return
 
-    tools = _tools(context, target, tests)
+    tools = _plan_tools(context, target, tests)
     if len(tools) > 1:
         requirements = ", ".join(tools[1].requirements)
         console.say(f"As the tree's own CI, not as the lock: {requirements}")
@@ -468,12 +474,12 @@ def _prepared_environment(
         yield installation.recorded_inputs(packages, target, tools)
 
 
-def _tools(
+def _plan_tools(
     context: Context,
     target: Interpreter,
     tests: upstream_tests.UpstreamTests,
 ) -> Sequence[InstallerCall]:
-    """Return the calls that install what tests need: the lock, and what the tree's own CI has otherwise."""
+    """Return the installer's calls for what tests need: the lock, and what the tree's own CI pins."""
     locked = locked_call(context.common, target, lock=TORCH_TESTS)
     names_in_test_lock: set[str] = set()
     for path in locked.files:
@@ -492,6 +498,7 @@ def _tools(
 
 
 def _installed_torch(target: Interpreter) -> upstream_tests.InstalledTorch:
+    """Return what an environment's torch says of itself."""
     return upstream_tests.query_torch(target, process.handed_on(VIRTUAL_ENV=str(target.prefix)))
 
 

@@ -41,9 +41,9 @@ def split_fat_wheel(wheel: Path, folder: Path) -> None:
 
 def make_standalone_wheel(wheel: Path, rocm: Path, output: Path) -> None:
     """Put a folder's ROCm into a wheel."""
-    from pytorch_build.standalone.fat import Request, make
+    from pytorch_build.standalone.fat import FatWheelRequest, make_fat_wheel
 
-    make(Request(wheel=wheel, rocm=rocm, output=output, targets=("gfx942",)))
+    make_fat_wheel(FatWheelRequest(wheel=wheel, rocm=rocm, output=output, targets=("gfx942",)))
 
 
 def fetch_artifacts(store_folder: Path, output: Path) -> None:

@@ -15,7 +15,7 @@ from core.env.installer import Sources, create_environment, installer_variables
 from core.errors import SourceError
 from core.http_server import answering
 from core.wheel.writer import WheelSpec, write_wheel
-from pytorch_build.sources.git import Reader
+from pytorch_build.sources.git import OriginReader
 from pytorch_build.sources.snapshots import SnapshotStore, take_snapshot
 from tests.kit.repos import commit_files, run_git
 from tests.kit.servers import RefusingServer, served
@@ -129,10 +129,10 @@ def test_reads_an_origin_where_git_finds_no_bare_repository(
     commit = commit_files(tmp_path / "origin", {"version.txt": "1\n"})
     (tmp_path / ".gitconfig").write_text("[safe]\n\tbareRepository = explicit\n")
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.fspath(tmp_path / ".gitconfig"))
-    reader = Reader(cache=tmp_path / "cache")
+    reader = OriginReader(cache=tmp_path / "cache")
 
     for _time in ("first", "second"):
-        texts = reader.texts(str(tmp_path / "origin"), commit, ("version.txt",))
+        texts = reader.read_texts(str(tmp_path / "origin"), commit, ("version.txt",))
         assert texts == {"version.txt": "1\n"}
     assert "damaged" not in capsys.readouterr().err
 
@@ -217,4 +217,4 @@ def test_reads_an_origin_where_new_repositories_are_of_sha_256(
     commit = commit_files(tmp_path / "origin", {"version.txt": "1\n"})
     monkeypatch.setenv("GIT_DEFAULT_HASH", "sha256")
 
-    assert Reader(cache=tmp_path / "cache").commit(str(tmp_path / "origin"), commit) == commit
+    assert OriginReader(cache=tmp_path / "cache").resolve_commit(str(tmp_path / "origin"), commit) == commit

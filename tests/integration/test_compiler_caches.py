@@ -133,7 +133,7 @@ class Shop:
                 command = [cache.program, compiler, "-g", f"-I{root}", "-c", source, "-o", f"{number}.o"]
                 process.run([str(part) for part in command], cwd=root / "build", env=env)
                 assert (root / "build" / f"{number}.o").is_file()
-            return cache_use.details() or {}
+            return cache_use.report_statistics() or {}
 
     def count_entries(self) -> int:
         """Return how many entries the bucket has."""

@@ -7,8 +7,8 @@ import pytest
 
 from core import process
 from core.env.installer import uv_program
-from pytorch_build.standalone.fat import Request, Result, make
-from pytorch_build.standalone.portable import analyse, repair
+from pytorch_build.standalone.fat import FatWheel, FatWheelRequest, make_fat_wheel
+from pytorch_build.standalone.portable import find_portability, repair_wheel
 from tests.kit.environments import Venv, create_environment
 from tests.kit.servers import served
 from tests.kit.wheels import write_wheel
@@ -98,17 +98,17 @@ def write_rocm_wheels(folder: Path, libraries: Mapping[str, Path]) -> Path:
 
 
 @pytest.fixture(params=["wheels", "tree"])
-def stand_alone(request: pytest.FixtureRequest, tmp_path: Path, libraries: Mapping[str, Path]) -> Result:
+def stand_alone(request: pytest.FixtureRequest, tmp_path: Path, libraries: Mapping[str, Path]) -> FatWheel:
     """Return a torch that ROCm's libraries were put into, from wheels or from an installed tree."""
     rocm = libraries["hip"].parent.parent
     if request.param == "wheels":
         rocm = write_rocm_wheels(tmp_path / "rocm", libraries)
     wheel = write_torch_wheel(tmp_path, libraries)
-    return make(Request(wheel=wheel, rocm=rocm, output=tmp_path / "made"))
+    return make_fat_wheel(FatWheelRequest(wheel=wheel, rocm=rocm, output=tmp_path / "made"))
 
 
-def test_leads_a_library_to_what_lies_beside_it(stand_alone: Result) -> None:
-    assert [path for path in stand_alone.bundle.search if path.endswith("libamdhip64.so.7")]
+def test_leads_a_library_to_what_lies_beside_it(stand_alone: FatWheel) -> None:
+    assert [path for path in stand_alone.bundle.search_paths if path.endswith("libamdhip64.so.7")]
 
 
 def run_installer(name: str, environment: Venv, verb: str, *words: str) -> None:
@@ -130,10 +130,10 @@ def library_files(environment: Venv) -> set[Path]:
     ("stand_alone", "installer"), [("wheels", "pip"), ("tree", "uv")], indirect=["stand_alone"]
 )
 def test_a_stand_alone_wheel_is_installed_by_name_used_and_taken_out(
-    tmp_path: Path, stand_alone: Result, installer: str
+    tmp_path: Path, stand_alone: FatWheel, installer: str
 ) -> None:
     wheel = stand_alone.file.path
-    portable = repair(wheel, analyse(wheel), tmp_path / "served" / "torch", graft=False)
+    portable = repair_wheel(wheel, find_portability(wheel), tmp_path / "served" / "torch", graft=False)
     assert portable.file is not None
     page = tmp_path / "served" / "torch" / "index.html"
     page.write_text(f'<a href="{portable.file.path.name}">{portable.file.path.name}</a>')

@@ -34,7 +34,7 @@ from core.wheel.editor import edit_sdist, edit_wheel
 from pytorch_build.check.bundles import BundleError, code_objects, read_bundles
 from pytorch_build.check.run import check_wheel
 from pytorch_build.lock.source_lock import SourceLock
-from pytorch_build.refs.torch_refs import UserFile
+from pytorch_build.refs.torch_refs import UserRefsFile
 from pytorch_build.split.library import SplitError
 from pytorch_build.split.take_apart import open_library
 from pytorch_build.test import skip_rules
@@ -212,7 +212,7 @@ def split_library(content: bytes, folder: Path) -> None:
     code = library.device_code()
     if code is not None:
         indexes = {code.bundle_offset_of(wrapper): index for index, wrapper in enumerate(code.wrappers)}
-        library.without_code(code, indexes, kpack_reference())
+        library.without_device_code(code, indexes, kpack_reference())
 
 
 def bundle() -> bytes:
@@ -252,7 +252,7 @@ def read_rules(content: bytes, folder: Path) -> None:
 
 
 def read_refs(content: bytes, folder: Path) -> None:
-    load_toml(write_file(folder, "refs.toml", content), UserFile)
+    load_toml(write_file(folder, "refs.toml", content), UserRefsFile)
 
 
 def read_page(content: bytes, _folder: Path) -> None:

@@ -96,7 +96,7 @@ def build_request(artifacts: Path, folder: Path, jobs: int | None = None) -> Bui
 
 
 @pytest.fixture(scope="module")
-def packages_of(rocm7_artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> PackagesOf:
+def find_rocm_packages(rocm7_artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> PackagesOf:
     """Return a function that gives the packages of a layout, which it builds when first asked for them."""
 
     @cache
@@ -142,13 +142,13 @@ def run_program(venv: Venv, program: str, *arguments: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def environment_of(packages_of: PackagesOf, tmp_path_factory: pytest.TempPathFactory) -> EnvironmentOf:
+def environment_of(find_rocm_packages: PackagesOf, tmp_path_factory: pytest.TempPathFactory) -> EnvironmentOf:
     """Return a function that gives an environment with the packages of a layout, installed by uv."""
     folder = tmp_path_factory.mktemp("installed")
 
     @cache
     def install_layout(layout: Layout) -> Venv:
-        venv = install_packages(folder / layout, packages_of(layout), "uv")
+        venv = install_packages(folder / layout, find_rocm_packages(layout), "uv")
         run_program(venv, "rocm-sdk", "init", "--quiet")
         return venv
 
@@ -168,10 +168,10 @@ def library_packages(layout: Layout, targets: tuple[str, ...]) -> set[str]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_artifacts_become_the_packages_of_their_layout(
-    rocm7_artifacts: Path, packages_of: PackagesOf, layout: Layout
+    rocm7_artifacts: Path, find_rocm_packages: PackagesOf, layout: Layout
 ) -> None:
     targets = build_info(scan(rocm7_artifacts / layout)).targets
-    packages = packages_of(layout)
+    packages = find_rocm_packages(layout)
 
     shared_packages = {"rocm", "rocm_sdk_core", "rocm_sdk_devel", "rocm_profiler"}
     assert set(distributions_of(packages.files)) == shared_packages | library_packages(layout, tuple(targets))
@@ -227,11 +227,11 @@ def test_a_set_that_lacks_something_is_refused_with_its_name(
 
 @pytest.mark.nightly
 def test_one_job_gives_the_same_bytes_as_many(
-    rocm7_artifacts: Path, packages_of: PackagesOf, tmp_path: Path
+    rocm7_artifacts: Path, find_rocm_packages: PackagesOf, tmp_path: Path
 ) -> None:
     built_by_one_job = build(build_request(rocm7_artifacts / "split", tmp_path, jobs=1))
 
-    assert built_by_one_job.digests == packages_of("split").output.digests
+    assert built_by_one_job.digests == find_rocm_packages("split").output.digests
 
 
 # Installation
@@ -240,9 +240,9 @@ def test_one_job_gives_the_same_bytes_as_many(
 @pytest.mark.nightly
 @pytest.mark.parametrize("layout", ["split", "unsplit"])
 def test_pip_installs_everything_and_uninstalls_it_whole(
-    packages_of: PackagesOf, layout: Layout, tmp_path: Path
+    find_rocm_packages: PackagesOf, layout: Layout, tmp_path: Path
 ) -> None:
-    packages = packages_of(layout)
+    packages = find_rocm_packages(layout)
     venv = install_packages(tmp_path / "venv", packages, "pip")
 
     assert run_program(venv, "rocm-sdk", "version") == packages.version
@@ -330,12 +330,12 @@ class VenvInRoot:
 
 @pytest.fixture(scope="module", params=LAYOUTS)
 def rooted_venv(
-    request: pytest.FixtureRequest, linux_root: Path, packages_of: PackagesOf
+    request: pytest.FixtureRequest, linux_root: Path, find_rocm_packages: PackagesOf
 ) -> Iterator[VenvInRoot]:
     """Install everything in the root; take it out at the end."""
     if os.geteuid():
         pytest.skip("only root may change its root folder")
-    packages = packages_of(request.param)
+    packages = find_rocm_packages(request.param)
     venv = VenvInRoot(root=linux_root, folder=f"/opt/rocm7-{request.param}-{os.getpid()}")
     (venv.path / "wheels").mkdir(parents=True)
     for path in packages.files:

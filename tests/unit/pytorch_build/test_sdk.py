@@ -43,12 +43,12 @@ def links(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize(("version", "layout"), [("7.1.0", "unsplit"), ("7.2.0", "split")])
 def test_a_source_says_which_layout_it_has(run: LocalRun, links: str, version: str, layout: str) -> None:
-    assert sdk.find_source(run.context(), rocm_from(find_links=(links,)), version).layout == layout
+    assert sdk.find_rocm_source(run.context(), rocm_from(find_links=(links,)), version).layout == layout
 
 
 def test_a_source_without_the_version_is_refused(run: LocalRun, links: str) -> None:
     with pytest.raises(RocmError, match=r"7\.3\.0"):
-        sdk.find_source(run.context(), rocm_from(find_links=(links,)), "7.3.0")
+        sdk.find_rocm_source(run.context(), rocm_from(find_links=(links,)), "7.3.0")
 
 
 @pytest.fixture
@@ -62,14 +62,14 @@ def image_rocm(monkeypatch: pytest.MonkeyPatch) -> RocmSource:
 def test_an_images_rocm_is_taken_without_an_installation(run: LocalRun, image_rocm: RocmSource) -> None:
     options = rocm_from(no_install=True)
 
-    assert sdk.find_version(run.context(), options) == "7.1.0"
-    assert sdk.find_source(run.context(), options, "7.1.0") is image_rocm
+    assert sdk.find_rocm_version(run.context(), options) == "7.1.0"
+    assert sdk.find_rocm_source(run.context(), options, "7.1.0") is image_rocm
 
 
 @pytest.mark.usefixtures("image_rocm")
 def test_an_images_rocm_of_another_version_than_the_locks_is_refused(run: LocalRun) -> None:
     with pytest.raises(MissingInputError) as caught:
-        sdk.find_source(run.context(), rocm_from(no_install=True), "7.2.0")
+        sdk.find_rocm_source(run.context(), rocm_from(no_install=True), "7.2.0")
 
     for name in ("7.2.0", str(IMAGE_PYTHON), "7.1.0"):
         assert name in caught.value.message
@@ -116,36 +116,36 @@ def test_an_image_may_have_rocm(
 
 
 def test_a_given_version_comes_before_the_refs_own(run: LocalRun) -> None:
-    assert sdk.find_version(run.context(), rocm_from(version="7.1.0")) == "7.1.0"
-    assert sdk.find_version(run.context(), DEFAULT_OPTIONS) == ROCM_VERSION
+    assert sdk.find_rocm_version(run.context(), rocm_from(version="7.1.0")) == "7.1.0"
+    assert sdk.find_rocm_version(run.context(), DEFAULT_OPTIONS) == ROCM_VERSION
 
 
 def test_family_cpu_has_no_rocm(run: LocalRun) -> None:
-    assert sdk.find_version(run.context("cpu"), rocm_from(version="7.1.0")) == ""
+    assert sdk.find_rocm_version(run.context("cpu"), rocm_from(version="7.1.0")) == ""
 
 
 def test_the_newest_version_is_that_of_the_run(run: LocalRun) -> None:
     run.rocm("7.1.5")
 
-    assert sdk.find_version(run.context(ref="nightly"), DEFAULT_OPTIONS) == "7.1.5"
+    assert sdk.find_rocm_version(run.context(ref="nightly"), DEFAULT_OPTIONS) == "7.1.5"
 
 
 def test_the_newest_version_of_a_named_source_comes_before_the_runs(run: LocalRun, links: str) -> None:
     run.rocm("7.1.5")
 
-    assert sdk.find_version(run.context(ref="nightly"), rocm_from(find_links=(links,))) == "7.2.0"
+    assert sdk.find_rocm_version(run.context(ref="nightly"), rocm_from(find_links=(links,))) == "7.2.0"
 
 
 @pytest.mark.parametrize("index", ["", "dev"])
 def test_the_familys_release_index_is_asked_by_default(run: LocalRun, index: str) -> None:
-    packages = sdk.packages_of(run.context("gfx110X-all", ref="nightly"), rocm_from(index_name=index))
+    packages = sdk.find_rocm_packages(run.context("gfx110X-all", ref="nightly"), rocm_from(index_name=index))
 
     assert packages.index_urls == (release_index_url(index, "gfx110X-all"),)
 
 
 def test_an_unknown_index_is_refused(run: LocalRun) -> None:
     with pytest.raises(UsageError):
-        sdk.packages_of(run.context(ref="nightly"), rocm_from(index_name="no-such-index"))
+        sdk.find_rocm_packages(run.context(ref="nightly"), rocm_from(index_name="no-such-index"))
 
 
 def test_the_runs_rocm_is_found_with_its_digests_and_nothing_else(run: LocalRun) -> None:
@@ -153,7 +153,7 @@ def test_the_runs_rocm_is_found_with_its_digests_and_nothing_else(run: LocalRun)
     run.rocm(ROCM_VERSION, group="gfx110X-all")
     run.built("torch")
 
-    source = sdk.find_source(run.context(), DEFAULT_OPTIONS, ROCM_VERSION)
+    source = sdk.find_rocm_source(run.context(), DEFAULT_OPTIONS, ROCM_VERSION)
 
     assert dict(source.digests) == {file.name: file.sha256 for file in files}
     assert "run local" in source.origin
@@ -163,7 +163,7 @@ def test_the_runs_rocm_of_another_version_is_refused(run: LocalRun) -> None:
     run.rocm("7.1.0")
 
     with pytest.raises(MissingInputError) as caught:
-        sdk.find_source(run.context(ref="nightly"), DEFAULT_OPTIONS, "7.2.0")
+        sdk.find_rocm_source(run.context(ref="nightly"), DEFAULT_OPTIONS, "7.2.0")
 
     assert "7.2.0" in caught.value.message
     assert "7.1.0" in caught.value.message
@@ -176,7 +176,7 @@ def test_the_samples_rocm_is_on_no_index(run: LocalRun) -> None:
     run.rocm(run_id="77")
 
     with pytest.raises(MissingInputError) as caught:
-        sdk.find_source(run.context(), DEFAULT_OPTIONS, ROCM_VERSION)
+        sdk.find_rocm_source(run.context(), DEFAULT_OPTIONS, ROCM_VERSION)
 
     assert f"nox -s build_rocm -- --torch-ref sample --gpu-family {FAMILY}" in caught.value.hint
 
@@ -184,7 +184,7 @@ def test_the_samples_rocm_is_on_no_index(run: LocalRun) -> None:
 def test_the_samples_rocm_is_found_in_its_run(run: LocalRun) -> None:
     run.rocm(run_id="77")
 
-    source = sdk.find_source(run.context(run_id="77"), DEFAULT_OPTIONS, ROCM_VERSION)
+    source = sdk.find_rocm_source(run.context(run_id="77"), DEFAULT_OPTIONS, ROCM_VERSION)
 
     assert source.version == ROCM_VERSION
 
@@ -193,7 +193,7 @@ def test_rocm_may_come_from_another_run(run: LocalRun) -> None:
     run.rocm(run_id="77")
     options = rocm_from(run_id="77", store=str(run.root / "out"))
 
-    assert sdk.find_source(run.context(), options, ROCM_VERSION).version == ROCM_VERSION
+    assert sdk.find_rocm_source(run.context(), options, ROCM_VERSION).version == ROCM_VERSION
 
 
 @pytest.mark.parametrize("family", ["", "gfx942;gfx1100"])
@@ -303,9 +303,9 @@ def test_an_installed_sdk_is_asked_for_its_parts(target: Any, tmp_path: Path, *,
 
     result = ask(target)
 
-    assert result.device_libs is is_there
-    assert result.host_math is is_there
-    assert result.sysdeps is is_there
+    assert result.has_device_libs is is_there
+    assert result.has_host_math is is_there
+    assert result.has_sysdeps is is_there
 
 
 @pytest.mark.processes

@@ -64,7 +64,7 @@ def test_says_which_python_a_ref_is_not_built_for() -> None:
 
 
 def test_says_that_a_ref_is_not_built_on_the_platform() -> None:
-    found = obstacles(combinations(nightly().only([])))
+    found = obstacles(combinations(nightly().with_only_components([])))
 
     assert set(found.values()) == {"nightly is not built on linux"}
 

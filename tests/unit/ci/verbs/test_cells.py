@@ -83,7 +83,7 @@ def test_the_tool_is_tested_on_every_supported_python(name: str) -> None:
 
 
 def test_a_ref_has_only_the_sessions_of_its_components() -> None:
-    ref = refs()["nightly"].only(["torch", "audio"])
+    ref = refs()["nightly"].with_only_components(["torch", "audio"])
 
     cells = cells_by_session(matrix(), {"nightly": ref}, "linux")
 
@@ -142,7 +142,7 @@ def test_leaves_out_pythons_that_a_ref_is_not_built_for(capsys: pytest.CaptureFi
 
 
 def test_leaves_out_refs_that_are_not_built_on_the_platform(capsys: pytest.CaptureFixture[str]) -> None:
-    without_components = {**refs(), "main": refs()["main"].only([])}
+    without_components = {**refs(), "main": refs()["main"].with_only_components([])}
 
     cells = cells_by_session(matrix(torch_refs=("nightly", "main")), without_components, "linux")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import MissingInputError
-from pytorch_build.build.build import borrow, find_dependencies, find_record
+from pytorch_build.build.build import copy_wheels_from_run, find_dependencies, find_record
 from pytorch_build.build.inputs import Dependency
 from pytorch_build.context import Context
 from tests.kit.builds import LocalRun, request_build
@@ -85,7 +85,7 @@ def test_requires_no_triton_where_the_ref_builds_none(
     run: LocalRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     context = run.context(run_id="77")
-    without_triton = replace(context, ref=context.ref.only({"torch", "audio"}))
+    without_triton = replace(context, ref=context.ref.with_only_components({"torch", "audio"}))
 
     assert list_dependencies(run, without_triton, "torch") == []
     assert capsys.readouterr().err == ""
@@ -136,7 +136,7 @@ def test_takes_a_borrowed_wheel_and_records_whose_it_is(run: LocalRun) -> None:
     wheel = run.built("triton")
     borrower = run.context(run_id="local-mine")
 
-    borrow(borrower, run.context(), "cp312", "triton")
+    copy_wheels_from_run(borrower, run.context(), "cp312", "triton")
 
     (triton,) = list_dependencies(run, borrower, "torch")
     assert triton.digest == wheel.sha256
@@ -148,4 +148,4 @@ def test_takes_a_borrowed_wheel_and_records_whose_it_is(run: LocalRun) -> None:
 
 def test_names_the_run_that_has_no_wheel_to_lend(run: LocalRun) -> None:
     with pytest.raises(MissingInputError, match="local has no torch"):
-        borrow(run.context(run_id="local-mine"), run.context(), "cp312", "torch")
+        copy_wheels_from_run(run.context(run_id="local-mine"), run.context(), "cp312", "torch")

@@ -13,7 +13,7 @@ from pytorch_build.build.cache import (
     ccache_env,
     client_env,
     launcher_env,
-    require_store,
+    require_usable_store,
     server_env,
 )
 
@@ -44,7 +44,9 @@ def cmake_launchers(
     cache: CompilerCache | None, *, platform: str = "linux", rocm_version: str = ""
 ) -> Mapping[str, str]:
     """Return the variables that a build by CMake gets."""
-    return launcher_env(cache, platform=platform, rocm_version=rocm_version, by_cmake=True, base_env={})
+    return launcher_env(
+        cache, platform=platform, rocm_version=rocm_version, compiles_by_cmake=True, base_env={}
+    )
 
 
 def cmake_variables(cache: CompilerCache) -> dict[str, str]:
@@ -88,7 +90,9 @@ def setup_py_launchers(
     cache: CompilerCache, base_env: dict[str, str] | None = None, *, platform: str = "linux"
 ) -> Mapping[str, str]:
     """Return the variables that a build by setuptools gets."""
-    return launcher_env(cache, platform=platform, rocm_version="", by_cmake=False, base_env=base_env or {})
+    return launcher_env(
+        cache, platform=platform, rocm_version="", compiles_by_cmake=False, base_env=base_env or {}
+    )
 
 
 @each_cache
@@ -308,7 +312,7 @@ def test_lets_a_fork_read_what_the_main_repository_stored() -> None:
 )
 def test_refuses_a_store_that_the_cache_cannot_use(kind: str, store: str) -> None:
     with pytest.raises(UsageError) as caught:
-        require_store(kind, store)
+        require_usable_store(kind, store)
 
     assert store in caught.value.message
     assert "sccache" in caught.value.hint.lower()

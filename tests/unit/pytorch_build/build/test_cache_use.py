@@ -47,7 +47,7 @@ def test_records_what_ccache_did_for_the_build(
         assert cache is not None
         if log is not None:
             Path(cache.environment({})["CCACHE_STATSLOG"]).write_text(log)
-        details = cache.details()
+        details = cache.report_statistics()
 
     assert details is not None
     assert details.items() >= {"hits": hits, "misses": misses, "errors": errors}.items()
@@ -60,6 +60,6 @@ def test_goes_on_without_statistics_that_cannot_be_read(capsys: pytest.CaptureFi
         assert cache is not None
         Path(cache.environment({})["CCACHE_STATSLOG"]).write_text("nonsense \0 of something else\n")
         # No build is thrown away for counters.
-        assert cache.details() is None
+        assert cache.report_statistics() is None
 
     assert "statistics of ccache" in capsys.readouterr().err

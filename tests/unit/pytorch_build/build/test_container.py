@@ -22,11 +22,16 @@ ROOT = Path("/home/dev/checkout")
 
 
 def build_torch(
-    *arguments: str, root: Path = ROOT, present: frozenset[str] = frozenset()
+    *arguments: str, root: Path = ROOT, machine_variables: frozenset[str] = frozenset()
 ) -> ContainerSession:
-    """Return a session that builds torch, with arguments; `present` are the machine's variables."""
+    """Return a session that builds torch, with arguments; `machine_variables` are the machine's variables."""
     return ContainerSession(
-        name="build_torch", python="3.12", arguments=arguments, root=root, user=(1000, 1001), present=present
+        name="build_torch",
+        python="3.12",
+        arguments=arguments,
+        root=root,
+        user=(1000, 1001),
+        machine_variables=machine_variables,
     )
 
 
@@ -68,9 +73,9 @@ def test_keeps_the_users_id_in_podman() -> None:
 
 
 def test_hands_variables_on_by_name_where_the_machine_has_them() -> None:
-    present = frozenset({"AWS_SECRET_ACCESS_KEY", "MAX_JOBS", "SECRET_OF_MINE", "HOME"})
+    machine_variables = frozenset({"AWS_SECRET_ACCESS_KEY", "MAX_JOBS", "SECRET_OF_MINE", "HOME"})
 
-    command = session_command("docker", build_torch(present=present))
+    command = session_command("docker", build_torch(machine_variables=machine_variables))
 
     handed_on = [setting for setting in option_values(command, "--env") if "=" not in setting]
     assert handed_on == ["AWS_SECRET_ACCESS_KEY", "MAX_JOBS"]

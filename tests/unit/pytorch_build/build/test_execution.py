@@ -485,7 +485,7 @@ def link_torch(target: Interpreter, rpath: str) -> None:
 
 def check_bare_import(target: Interpreter, *, preloads: bool = False) -> None:
     """Import torch where the development tree is not installed."""
-    execution.check_bare_import(target, EXPECTATION, target.prefix / WHEEL, preloads=preloads)
+    execution.check_bare_import(target, EXPECTATION, target.prefix / WHEEL, keeps_preloads=preloads)
 
 
 @pytest.mark.processes

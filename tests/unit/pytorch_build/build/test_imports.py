@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from core import process
-from pytorch_build.build.execution import import_command, read_report
+from pytorch_build.build.execution import import_command, read_import_report
 from pytorch_build.check import import_check
 
 
@@ -22,7 +22,7 @@ from pytorch_build.check import import_check
     ],
 )
 def test_reads_how_an_import_check_ended(status: int, report: str, facts: list[str] | None) -> None:
-    problems = read_report(status, report, "warning\nFatal: segmentation fault\n\n")
+    problems = read_import_report(status, report, "warning\nFatal: segmentation fault\n\n")
 
     assert len(problems) == (0 if facts is None else 1)
     assert [fact for fact in facts or [] if fact not in problems[0]] == []
@@ -38,7 +38,7 @@ def test_reads_how_an_import_check_ended(status: int, report: str, facts: list[s
     ],
 )
 def test_compares_versions_whatever_their_spelling(first: str, second: str, *, is_same: bool) -> None:
-    assert (import_check.normal(first) == import_check.normal(second)) is is_same
+    assert (import_check.normalized_version(first) == import_check.normalized_version(second)) is is_same
 
 
 def install_demo(folder: Path, code: str, version: str = "1.0+cpu") -> None:
@@ -60,7 +60,7 @@ def check_demo(folder: Path, *options: str) -> process.Completed:
 
 def problems_of(completed: process.Completed) -> tuple[str, ...]:
     """Return the problems that an import check reports."""
-    return tuple(read_report(completed.returncode, completed.stdout, completed.stderr))
+    return tuple(read_import_report(completed.returncode, completed.stdout, completed.stderr))
 
 
 @pytest.mark.processes

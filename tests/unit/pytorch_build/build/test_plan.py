@@ -87,7 +87,7 @@ def test_tells_a_build_of_family_cpu_nothing_of_rocm(project: str, platform: str
 
 
 def test_sets_no_variable_for_what_the_sdk_lacks() -> None:
-    sdk = rocm_sdk(device_libs=False, host_math=False)
+    sdk = rocm_sdk(has_device_libs=False, has_host_math=False)
 
     plan = plan_project("audio", torch_version="2.10.0", sdk=sdk)
 
@@ -100,12 +100,12 @@ def test_sets_no_variable_for_what_the_sdk_lacks() -> None:
 @pytest.mark.parametrize("project", ON_TORCH)
 def test_rejects_an_sdk_without_system_libraries_on_linux(project: str) -> None:
     with pytest.raises(RocmError, match="rocm_sysdeps"):
-        plan_project(project, torch_version="2.10.0", sdk=rocm_sdk(sysdeps=False))
+        plan_project(project, torch_version="2.10.0", sdk=rocm_sdk(has_sysdeps=False))
 
 
 @pytest.mark.parametrize("project", ON_TORCH)
 def test_accepts_an_sdk_without_system_libraries_on_windows(project: str) -> None:
-    sdk = rocm_sdk("windows", sysdeps=False)
+    sdk = rocm_sdk("windows", has_sysdeps=False)
 
     assert plan_project(project, "windows", torch_version="2.10.0", sdk=sdk).commands
 

@@ -20,7 +20,7 @@ from pytorch_build.build.search_paths import (
 from pytorch_build.check import Finding
 from pytorch_build.check.policy import load_policy, matches
 from pytorch_build.check.run import check_wheel
-from pytorch_build.standalone.libraries import Binary, read_members
+from pytorch_build.standalone.libraries import BinaryNeeds, read_members
 from rocm_packaging.packages.layouts import Layout
 from tests.kit.wheels import write_wheel
 
@@ -134,31 +134,33 @@ RIGHT_PATH = search_paths("torch/lib/a.so", ROCM_FOLDERS)
     [
         pytest.param(
             "torch/lib/a.so",
-            Binary(name="", needed=LIBC, search=RIGHT_PATH, is_rpath=True),
+            BinaryNeeds(name="", needed=LIBC, search=RIGHT_PATH, is_rpath=True),
             None,
             id="right RPATH",
         ),
         pytest.param(
-            "torch/lib/a.so", Binary(name="", needed=LIBC, search=RIGHT_PATH), RIGHT_PATH, id="RUNPATH"
+            "torch/lib/a.so", BinaryNeeds(name="", needed=LIBC, search=RIGHT_PATH), RIGHT_PATH, id="RUNPATH"
         ),
-        pytest.param("torch/lib/static", Binary(name="", needed=()), None, id="static program"),
+        pytest.param("torch/lib/static", BinaryNeeds(name="", needed=()), None, id="static program"),
         pytest.param(
             "torch-1.data/purelib/torch/_C.so",
-            Binary(name="", needed=LIBC),
+            BinaryNeeds(name="", needed=LIBC),
             search_paths("torch/_C.so", ROCM_FOLDERS),
             id="installed into site-packages",
         ),
-        pytest.param("torch-1.data/scripts/a", Binary(name="", needed=LIBC), None, id="installed elsewhere"),
+        pytest.param(
+            "torch-1.data/scripts/a", BinaryNeeds(name="", needed=LIBC), None, id="installed elsewhere"
+        ),
         pytest.param(
             "torch-1.data/scripts/a",
-            Binary(name="", needed=LIBC, search=("/usr/lib",)),
+            BinaryNeeds(name="", needed=LIBC, search=("/usr/lib",)),
             (),
             id="absolute path elsewhere",
         ),
     ],
 )
 def test_changes_only_search_paths_that_differ(
-    path: str, binary: Binary, change: tuple[str, ...] | None
+    path: str, binary: BinaryNeeds, change: tuple[str, ...] | None
 ) -> None:
     changes = {} if change is None else {path: change}
 

@@ -59,7 +59,7 @@ class Workshop:
 
     def make(self, build: SampleBuild) -> StageResult:
         """Do the work of a build, outside of its record."""
-        return stage.make(build.work)
+        return stage.build_and_check(build.work)
 
     @contextmanager
     def prepare(
@@ -111,9 +111,9 @@ class Workshop:
         if self.import_error is not None:
             raise self.import_error
 
-    def check_bare_import(self, *_arguments: Any, preloads: bool) -> None:
+    def check_bare_import(self, *_arguments: Any, keeps_preloads: bool) -> None:
         """Stand for the import without ROCm's development tree."""
-        self.steps.append("imported with preloads" if preloads else "imported without preloads")
+        self.steps.append("imported with preloads" if keeps_preloads else "imported without preloads")
 
     def install_requirements(self, *_arguments: Any) -> None:
         """Stand for the installation of the project's own requirements."""
@@ -265,10 +265,10 @@ def provided_parts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the parts that are provided; providing them takes a compiler and the network."""
     names: list[str] = []
 
-    def provide(name: str, _cache_dir: Path, **_options: Any) -> None:
+    def provide_part(name: str, _cache_dir: Path, **_options: Any) -> None:
         names.append(name)
 
-    monkeypatch.setattr(toolchain, "provide", provide)
+    monkeypatch.setattr(toolchain, "provide_part", provide_part)
     return names
 
 
@@ -292,14 +292,14 @@ def on_windows(build: SampleBuild, **base_env: str) -> SampleBuild:
 def test_provides_what_torch_lacks_on_windows(
     build: SampleBuild, provided_parts: list[str], base_env: dict[str, str], names: list[str]
 ) -> None:
-    stage.provide_parts(on_windows(build, **base_env).request)
+    stage.provide_toolchain_parts(on_windows(build, **base_env).request)
 
     assert provided_parts == names
 
 
 @pytest.mark.usefixtures("workshop")
 def test_provides_nothing_on_linux(build: SampleBuild, provided_parts: list[str]) -> None:
-    stage.make(build.work)
+    stage.build_and_check(build.work)
 
     assert provided_parts == []
 
@@ -307,12 +307,12 @@ def test_provides_nothing_on_linux(build: SampleBuild, provided_parts: list[str]
 def test_goes_on_where_the_openmp_runtime_cannot_be_downloaded(
     build: SampleBuild, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def provide(name: str, _cache_dir: Path, **_options: Any) -> None:
+    def provide_part(name: str, _cache_dir: Path, **_options: Any) -> None:
         raise ServiceError(f"The source of {name} gave no answer.")
 
-    monkeypatch.setattr(toolchain, "provide", provide)
+    monkeypatch.setattr(toolchain, "provide_part", provide_part)
 
-    stage.provide_parts(on_windows(build, USE_DISTRIBUTED="0").request)
+    stage.provide_toolchain_parts(on_windows(build, USE_DISTRIBUTED="0").request)
 
     assert "gave no answer" in capsys.readouterr().err
 

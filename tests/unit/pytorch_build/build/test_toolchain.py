@@ -20,7 +20,7 @@ from pytorch_build.build.toolchain import (
     ToolchainParts,
     find_toolchain_parts,
     load_toolchain,
-    provide,
+    provide_part,
 )
 from pytorch_build.components.torch import NINJA_FOR_WINDOWS, OPENMP_DLL
 from pytorch_build.platforms import Platform
@@ -125,7 +125,7 @@ def pinned(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def provide_openmp(cache: Path, mirror: str) -> Path:
     """Provide the OpenMP runtime, which needs no environment; return its folder."""
     no_environment: Any = None
-    provide("openmp", cache, target=no_environment, mirrors={HOST: f"{mirror}/"})
+    provide_part("openmp", cache, target=no_environment, mirrors={HOST: f"{mirror}/"})
     return openmp_folder(cache)
 
 

@@ -221,7 +221,7 @@ class Workshop:
 def work(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     """Return what stands for the work of builds, which takes real tools."""
     workshop = Workshop(run=run, builds=[])
-    monkeypatch.setattr("pytorch_build.build.stage.make", workshop.make)
+    monkeypatch.setattr("pytorch_build.build.stage.build_and_check", workshop.make)
     return workshop
 
 

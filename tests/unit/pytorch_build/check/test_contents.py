@@ -20,7 +20,7 @@ def check_contents(
     """Return what is found in the contents of a torch wheel."""
     expectation = Expectation(distribution="torch", version="1", has_full_size=has_full_size)
     judged_view = judged_by(view, policy or load_policy(), expectation)
-    rules = (contents.check, contents.name_policy, contents.compare_size)
+    rules = (contents.check, contents.note_user_policy, contents.check_size)
     return [finding for rule in rules for finding in rule(judged_view)]
 
 

@@ -54,7 +54,7 @@ def test_reads_every_bundle_of_a_library(tmp_path: Path) -> None:
 def test_reads_no_bundle_where_the_code_was_moved(tmp_path: Path) -> None:
     library = write_library(tmp_path, {".hip_fatbin": b"\1\2\3", ".rocm_kpack_ref": b"x"})
 
-    assert device_code.file_facts(library) == DeviceFacts(split=True)
+    assert device_code.file_facts(library) == DeviceFacts(is_split=True)
 
 
 def test_refuses_a_library_with_a_cut_bundle(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_finds_registered_bundles_that_are_not_there() -> None:
 def test_requires_an_extra_of_a_host_wheel_for_each_target(
     targets: Sequence[str], extras: tuple[str, ...], severities: list[str]
 ) -> None:
-    view = wheel_view(files={"a.so": DeviceFacts(split=True)})
+    view = wheel_view(files={"a.so": DeviceFacts(is_split=True)})
     assert view.metadata is not None
     view = replace(view, metadata=replace(view.metadata, provides_extra=extras))
 
@@ -271,7 +271,7 @@ def test_requires_a_device_wheel_to_hold_code_of_its_name(
 ) -> None:
     files: dict[str, DeviceFacts] = {}
     if archived_targets:
-        archive = DeviceFacts(targets=frozenset(archived_targets), archived=frozenset({"lib/x.so"}))
+        archive = DeviceFacts(targets=frozenset(archived_targets), archived_binaries=frozenset({"lib/x.so"}))
         files["torch/.kpack/torch_gfx942.kpack"] = archive
     view = wheel_view(f"amd_torch_device_{group}-2.10.0-cp312-cp312-linux_x86_64.whl", files=files)
 

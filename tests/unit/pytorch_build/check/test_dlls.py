@@ -195,7 +195,7 @@ def test_finds_device_code_of_a_dll_that_is_not_as_requested(
     ],
 )
 def test_knows_from_whom_a_machine_gets_a_dll(name: str, origin: str | None) -> None:
-    assert dlls.origin(name, load_policy().windows) == origin
+    assert dlls.dll_origin(name, load_policy().windows) == origin
 
 
 @pytest.mark.parametrize(

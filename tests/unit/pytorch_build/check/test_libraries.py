@@ -7,7 +7,7 @@ import pytest
 from core.binaries import elf
 from core.binaries.elf import ElfFacts
 from pytorch_build.check import Finding, WheelView, libraries
-from pytorch_build.check.policy import Policy, Provider, load_policy
+from pytorch_build.check.policy import LibraryProvider, Policy, load_policy
 from tests.kit.binaries import elf_file
 from tests.kit.findings import messages, severities
 from tests.kit.views import wheel_view
@@ -16,10 +16,10 @@ POLICY = Policy(
     system_libraries=("libc.so.6",),
     machine_libraries=("libgomp.so.*",),
     providers={
-        "torch": Provider(
+        "torch": LibraryProvider(
             distributions=("torch",), libraries=("libtorch*.so", "libc10.so"), includes=("rocm",)
         ),
-        "rocm": Provider(distributions=("rocm", "rocm-sdk-*"), libraries=("libamdhip64.so.*",)),
+        "rocm": LibraryProvider(distributions=("rocm", "rocm-sdk-*"), libraries=("libamdhip64.so.*",)),
     },
 )
 AUDIO = "torchaudio-2.6.0-cp311-cp311-linux_x86_64.whl"
@@ -55,7 +55,7 @@ def library(
 
 def check(view: WheelView, policy: Policy = POLICY, loader: frozenset[str] = frozenset()) -> list[Finding]:
     """Return what is found in the libraries of a wheel."""
-    options = replace(view.options, policy=policy, loader=loader)
+    options = replace(view.options, policy=policy, loader_libraries=loader)
     return [*libraries.check(replace(view, options=options))]
 
 
@@ -249,7 +249,7 @@ LDCONFIG_LISTING = """4 libs found in cache `/etc/ld.so.cache'
     ("machine", "names"), [("x86_64", {"libfmt.so.10", "libblas.so.3"}), ("aarch64", {"libarm.so.1"})]
 )
 def test_reads_the_libraries_of_a_processor_from_ldconfig(machine: str, names: set[str]) -> None:
-    assert libraries.loader_names(LDCONFIG_LISTING, machine) == names
+    assert libraries.parse_ldconfig(LDCONFIG_LISTING, machine) == names
 
 
 @pytest.mark.parametrize(("platform", "severity"), [("linux", "warning"), ("manylinux_2_28", "error")])

@@ -23,10 +23,10 @@ from pytorch_build.components import (
     COMPONENTS,
     Component,
     component_of,
+    components_built_before,
     distributions,
     find_component,
-    needed_first,
-    with_required,
+    with_required_components,
 )
 from pytorch_build.refs.torch_refs import load_refs, torch_ref
 from tests.kit.build_plans import TREE_FACTS, build_facts, build_inputs
@@ -74,8 +74,8 @@ def test_names_distributions_and_options_are_each_of_one_component() -> None:
 
 
 def test_wheels_for_cpus_do_without_triton() -> None:
-    assert needed_first("audio", gpu=True) == ("triton", "torch")
-    assert needed_first("audio", gpu=False) == ("torch",)
+    assert components_built_before("audio", gpu=True) == ("triton", "torch")
+    assert components_built_before("audio", gpu=False) == ("torch",)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_wheels_for_cpus_do_without_triton() -> None:
     ],
 )
 def test_adds_what_a_component_stands_on(name: str, required: set[str]) -> None:
-    assert with_required([name]) == required
+    assert with_required_components([name]) == required
 
 
 def test_names_the_nearest_component_for_a_misspelt_one() -> None:
@@ -234,7 +234,7 @@ def test_lets_no_index_answer_for_a_sixth_component(torchao: Component) -> None:
 def test_a_sixth_component_has_its_place_everywhere() -> None:
     needs = Needs.model_validate({"tools": {"cmake": "3.18", "ninja": "1.8"}})
 
-    assert needed_first("torchao", gpu=True) == ("triton", "torch")
+    assert components_built_before("torchao", gpu=True) == ("triton", "torch")
     assert find_component("torchao") is component_of("torchao")
     assert load_policy().sizes["torchao"].minimum == TORCHAO.sizes.minimum
     assert "torchao" in load_policy().providers["torch"].assumed_by

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from core.errors import DataError, SourceError
-from pytorch_build.lock.resolve import prebuilt, resolve
+from pytorch_build.lock.resolve import locked_prebuilt_project, resolve
 from pytorch_build.lock.source_lock import SourceLock
 from pytorch_build.refs.torch_refs import TorchRef
-from pytorch_build.sources.git import Origins, Reader
+from pytorch_build.sources.git import OriginReader, Origins
 from tests.kit.locks import Upstream
 from tests.kit.repos import commit_files, run_git
 
@@ -137,7 +137,7 @@ def test_locks_a_commit_that_the_ref_names(world: World) -> None:
 @pytest.mark.processes
 def test_looks_for_a_pinned_commit_in_an_origin_of_the_users_own(world: World) -> None:
     run_git(world.root, "clone", "--quiet", "--bare", "audio", "fork")
-    ref = world.with_source("audio", origin=str(world.root / "fork"), own_origin=True)
+    ref = world.with_source("audio", origin=str(world.root / "fork"), has_own_origin=True)
 
     audio = world.resolve(ref).project("audio")
 
@@ -203,21 +203,21 @@ def test_takes_a_tag_before_a_branch_and_the_commit_that_it_stands_for(world: Wo
     run_git(torch, "tag", "--annotate", "--message", "x", "v2")
     newer_commit = world.commit("torch", {"version.txt": "2.11.0\n"})
     run_git(torch, "branch", "v2")
-    reader = Reader(cache=world.root / ".cache")
+    reader = OriginReader(cache=world.root / ".cache")
 
-    assert reader.commit(str(torch), "v2") == world.torch
-    assert reader.commit(str(torch), run_git(torch, "rev-parse", "refs/tags/v2")) == world.torch
-    assert reader.commit(str(torch), "refs/heads/v2") == newer_commit
-    assert reader.commit(str(torch), "HEAD") == newer_commit
+    assert reader.resolve_commit(str(torch), "v2") == world.torch
+    assert reader.resolve_commit(str(torch), run_git(torch, "rev-parse", "refs/tags/v2")) == world.torch
+    assert reader.resolve_commit(str(torch), "refs/heads/v2") == newer_commit
+    assert reader.resolve_commit(str(torch), "HEAD") == newer_commit
 
 
 @pytest.mark.processes
 def test_rejects_a_tree_where_a_commit_is_expected(world: World) -> None:
     torch = world.root / "torch"
-    reader = Reader(cache=world.root / ".cache")
+    reader = OriginReader(cache=world.root / ".cache")
 
     with pytest.raises(SourceError, match="not a commit"):
-        reader.commit(str(torch), run_git(torch, "rev-parse", "HEAD^{tree}"))
+        reader.resolve_commit(str(torch), run_git(torch, "rev-parse", "HEAD^{tree}"))
 
 
 # Origins
@@ -391,7 +391,7 @@ def test_names_what_cannot_be_locked(
 @pytest.mark.parametrize("requirement", ["audio==1", "torch = 2", "==2"])
 def test_rejects_a_requirement_that_is_not_one_on_torch(requirement: str) -> None:
     with pytest.raises(DataError, match="prebuilt"):
-        prebuilt("torch", requirement)
+        locked_prebuilt_project("torch", requirement)
 
 
 @pytest.mark.parametrize(
@@ -399,7 +399,7 @@ def test_rejects_a_requirement_that_is_not_one_on_torch(requirement: str) -> Non
     [("torch==2.13.0+rocm7", "2.13.0"), ("torch>=2.13", ""), ("torch==2.*", "")],
 )
 def test_knows_the_version_that_a_requirement_pins(requirement: str, base_version: str) -> None:
-    project = prebuilt("torch", requirement)
+    project = locked_prebuilt_project("torch", requirement)
 
     assert project.prebuilt == requirement
     assert project.base_version == base_version

@@ -79,7 +79,7 @@ class World(Upstream):
         require_related_commit: bool = False,
     ) -> SourceLock:
         """Return the lock of a run, by default the local one with ROCm."""
-        return stored.source_lock(
+        return stored.ensure_source_lock(
             context or self.context(),
             rocm,
             update=update,
@@ -182,7 +182,7 @@ def test_accepts_an_origin_that_is_not_encrypted_from_the_user(run: LocalRun, or
     lock = run.put_lock(with_audio_from(run.lock(), origin))
     context = run.context()
     sources = dict(context.ref.projects)
-    sources["audio"] = replace(sources["audio"], origin=origin, own_origin=True)
+    sources["audio"] = replace(sources["audio"], origin=origin, has_own_origin=True)
     ref = replace(context.ref, projects=sources)
 
     assert stored.stored_lock(replace(context, ref=ref)) == lock
@@ -203,7 +203,7 @@ def test_rejects_a_pin_with_an_origin_that_is_not_encrypted(world: World, origin
 def test_makes_no_sample_for_origins_of_real_repositories(run: LocalRun) -> None:
     mirrors = {"https://github.com/": "/mirror/"}
 
-    origins = stored.origins(run.common(), run.context(ref="nightly").ref, mirrors)
+    origins = stored.prepare_origins(run.common(), run.context(ref="nightly").ref, mirrors)
 
     assert dict(origins.mirrors) == mirrors
     assert not origins.repositories
@@ -338,7 +338,7 @@ def test_locks_a_project_anew_whose_origin_or_ref_has_changed(world: World, chan
 def test_takes_a_users_own_origin_in_the_place_of_a_pins(world: World) -> None:
     world.lock()
     run_git(world.root, "clone", "--quiet", "audio-fork", "audio-mine")
-    ref = world.with_source("audio", origin=str(world.root / "audio-mine"), own_origin=True)
+    ref = world.with_source("audio", origin=str(world.root / "audio-mine"), has_own_origin=True)
 
     lock = world.lock(world.context(ref=ref))
 
@@ -495,7 +495,7 @@ def test_leaves_refs_of_one_plan_to_the_plan(world: World) -> None:
     world.lock(world.context(ref=first_ref))
     context = world.context(ref=second_ref(world))
 
-    lock = stored.source_lock(context, ROCM, planned_refs={"mine", "second"})
+    lock = stored.ensure_source_lock(context, ROCM, planned_refs={"mine", "second"})
 
     assert stored.stored_lock(context) == lock
 

@@ -170,7 +170,7 @@ def test_keeps_a_pin_beside_a_users_origin(tmp_path: Path) -> None:
     vision = read_ref(tmp_path, "nightly", refs).projects["vision"]
 
     assert vision.pin == "related_commits"
-    assert vision.own_origin
+    assert vision.has_own_origin
     assert vision.origin == "git@example.org:v.git"
 
 
@@ -219,20 +219,20 @@ def test_names_the_file_and_the_key_that_is_not_valid(tmp_path: Path, text: str,
 
 
 def test_narrows_a_ref_down_in_the_order_of_builds() -> None:
-    assert torch_ref("nightly").only(["vision", "torch"]).components == ("torch", "vision")
+    assert torch_ref("nightly").with_only_components(["vision", "torch"]).components == ("torch", "vision")
 
 
 @pytest.mark.parametrize("component", ["tourch", ""])
 def test_rejects_an_unknown_component(component: str) -> None:
     with pytest.raises(UsageError, match=repr(component)):
-        torch_ref("nightly").only([component])
+        torch_ref("nightly").with_only_components([component])
 
 
 def test_rejects_a_component_that_the_ref_does_not_have(tmp_path: Path) -> None:
     mine = read_ref(tmp_path, "mine", OWN_REFS)
 
     with pytest.raises(UsageError, match="mine has no apex"):
-        mine.only(["apex"])
+        mine.with_only_components(["apex"])
 
 
 # Origins

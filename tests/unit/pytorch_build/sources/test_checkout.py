@@ -6,7 +6,7 @@ import pytest
 
 from core.errors import ProcessError, SourceError
 from pytorch_build.lock.source_lock import LockedProject
-from pytorch_build.sources.checkout import building, upstream_commit
+from pytorch_build.sources.checkout import prepared_for_build, upstream_commit
 from pytorch_build.sources.edits import INTERRUPTED_REF
 from tests.kit.checkouts import HIPIFY_SUBJECT, HIPIFY_TAG, UPSTREAM_TAG, CheckoutWorld
 from tests.kit.repos import commit_files, run_git, write_files
@@ -317,7 +317,7 @@ def test_repairs_what_a_killed_hipify_left(finished_world: CheckoutWorld) -> Non
 def test_repairs_what_a_killed_build_left(finished_world: CheckoutWorld) -> None:
     tree = finished_world.tree
     record = tree / ".git" / "pytorch-build.json"
-    with building(tree):
+    with prepared_for_build(tree):
         record_while_building = record.read_bytes()
     record.write_bytes(record_while_building)
     run_git(tree, "update-ref", "--no-deref", "HEAD", UPSTREAM_TAG)
@@ -432,7 +432,7 @@ def test_knows_no_upstream_commit_of_what_is_no_checkout(world: CheckoutWorld, f
 def test_shows_a_build_the_upstream_commit_and_hipified_files(finished_world: CheckoutWorld) -> None:
     head = finished_world.commit_of("HEAD")
 
-    with building(finished_world.tree):
+    with prepared_for_build(finished_world.tree):
         assert finished_world.commit_of("HEAD") == finished_world.locked.commit
         assert (finished_world.tree / "kernel.cpp").read_text() == "hip();\n"
 
@@ -442,7 +442,7 @@ def test_shows_a_build_the_upstream_commit_and_hipified_files(finished_world: Ch
 def test_takes_no_file_of_a_build_for_an_edit(finished_world: CheckoutWorld) -> None:
     built_file = finished_world.tree / "odd [name]!.txt"
 
-    with building(finished_world.tree):
+    with prepared_for_build(finished_world.tree):
         write_files(finished_world.tree, {"torch/_rocm_init.py": "", built_file.name: "", "build/x": ""})
         write_files(finished_world.submodule, {"generated.h": ""})
 

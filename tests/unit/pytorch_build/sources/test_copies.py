@@ -107,7 +107,7 @@ def test_copies_edits_that_git_is_told_not_to_show(tree: Path, copy: TreeCopy, f
     run_git(tree, "update-index", flag, "pkg/a.py")
     write_files(tree, {"pkg/a.py": "mine\n"})
 
-    assert copy.snapshot().edited == 1
+    assert copy.snapshot().edited_count == 1
     assert update(copy)["pkg/a.py"] == b"mine\n"
 
 
@@ -122,7 +122,7 @@ def test_copies_a_repository_inside_the_tree(tree: Path, copy: TreeCopy, commits
 
     assert contents["inside/inner/new.txt"] == b"new\n"
     assert ("inside/inner/committed.txt" in contents) == (commits == 1)
-    assert copy.snapshot().edited == commits + 1
+    assert copy.snapshot().edited_count == commits + 1
 
 
 def test_copies_files_that_were_unpacked_in_the_place_of_a_submodule(tree: Path, copy: TreeCopy) -> None:
@@ -413,7 +413,7 @@ def test_counts_no_edits_in_an_unedited_tree(tree: Path, copy: TreeCopy) -> None
 
     snapshot = copy.snapshot()
 
-    assert snapshot.edited == 0
+    assert snapshot.edited_count == 0
     assert snapshot.digest is None
     assert snapshot.commit == run_git(tree, "rev-parse", "HEAD")
 
@@ -433,7 +433,7 @@ def test_counts_edited_files(tree: Path, copy: TreeCopy, texts: dict[str, str], 
 
     snapshot = copy.snapshot()
 
-    assert snapshot.edited == count
+    assert snapshot.edited_count == count
     assert snapshot.digest is not None
     assert len(snapshot.digest) == 64
     assert copy.snapshot() == snapshot
@@ -442,7 +442,7 @@ def test_counts_edited_files(tree: Path, copy: TreeCopy, texts: dict[str, str], 
 def test_counts_the_files_of_a_submodule_at_another_commit(tree: Path, copy: TreeCopy) -> None:
     commit_files(tree / "third_party/sub", {"code.cpp": "two\n", "more.cpp": ""})
 
-    assert copy.snapshot().edited == 2
+    assert copy.snapshot().edited_count == 2
 
 
 def test_gives_each_set_of_edits_a_digest_of_its_own(tree: Path, copy: TreeCopy) -> None:
@@ -481,4 +481,4 @@ def test_sees_an_edit_in_the_moment_of_the_index(tree: Path, copy: TreeCopy) -> 
     for index in copy.cache.glob("index-*"):
         os.utime(index, ns=(moment, moment))
 
-    assert copy.snapshot().edited == 1
+    assert copy.snapshot().edited_count == 1

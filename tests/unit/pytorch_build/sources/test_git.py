@@ -6,7 +6,14 @@ import pytest
 
 from core.errors import EnvironmentSetupError, ProcessError, SourceError
 from pytorch_build.sources import git
-from pytorch_build.sources.git import Origins, Reader, Repository, git_reason, protocol, unreachable
+from pytorch_build.sources.git import (
+    OriginReader,
+    Origins,
+    Repository,
+    git_reason,
+    protocol,
+    unreachable_error,
+)
 from tests.kit.repos import commit_files, run_git
 
 NO_REPOSITORY = """\
@@ -81,7 +88,7 @@ def test_starts_no_helper_program_for_an_origin(tmp_path: Path, address: str) ->
     address = address.format(folder=tmp_path)
 
     with pytest.raises(SourceError, match="not allowed"):
-        Reader(cache=tmp_path / "cache").commit(address, "main")
+        OriginReader(cache=tmp_path / "cache").resolve_commit(address, "main")
 
     assert not (tmp_path / "ran").exists()
 
@@ -94,13 +101,13 @@ def test_hides_variables_that_steer_git(monkeypatch: pytest.MonkeyPatch) -> None
     for name in steering:
         monkeypatch.setenv(name, "x")
 
-    assert not set(steering) & git.environment().keys()
+    assert not set(steering) & git.git_environment().keys()
 
 
 def test_keeps_a_users_way_to_reach_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_SSH_COMMAND", "ssh -i key")
 
-    assert git.environment()["GIT_SSH_COMMAND"] == "ssh -i key"
+    assert git.git_environment()["GIT_SSH_COMMAND"] == "ssh -i key"
 
 
 @pytest.mark.parametrize(
@@ -119,7 +126,7 @@ def test_counts_configuration_that_variables_name(
     for name, value in variables.items():
         monkeypatch.setenv(name, value.format(folder=tmp_path))
 
-    assert Repository(path=tmp_path).out("config", "user.name") == "me"
+    assert Repository(path=tmp_path).read_output("config", "user.name") == "me"
 
 
 @pytest.mark.processes
@@ -127,11 +134,11 @@ def test_says_that_git_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PATH", str(tmp_path))
 
     with pytest.raises(EnvironmentSetupError, match="git is not installed"):
-        Reader(cache=tmp_path / "cache").commit("https://example.invalid/a", "main")
+        OriginReader(cache=tmp_path / "cache").resolve_commit("https://example.invalid/a", "main")
 
 
 def test_lets_git_ask_nobody_and_speak_english() -> None:
-    env = git.environment()
+    env = git.git_environment()
 
     assert env["GIT_TERMINAL_PROMPT"] == "0"
     assert env["LC_ALL"] == "C"
@@ -149,7 +156,7 @@ def test_takes_a_users_settings_in_trees_of_their_own_alone(
     tree.mkdir()
     run_git(tree, "init", "--quiet")
 
-    assert Repository(path=tree, managed=managed).out("config", name) == setting
+    assert Repository(path=tree, managed=managed).read_output("config", name) == setting
 
 
 # Errors
@@ -185,13 +192,13 @@ def test_quotes_the_line_of_gits_output_that_says_most(output: str, line: str) -
     ids=["no repository", "name", "time", "rights", "login"],
 )
 def test_advises_what_gits_words_tell_of_an_origin(output: str, advice: str) -> None:
-    problem = unreachable("https://a/b", ProcessError("git failed", output=output))
+    problem = unreachable_error("https://a/b", ProcessError("git failed", output=output))
 
     assert advice in problem.hint
 
 
 def test_advises_nothing_where_gits_words_do_not_tell() -> None:
-    problem = unreachable("https://a/b", ProcessError("git failed", output="fatal: bad object HEAD\n"))
+    problem = unreachable_error("https://a/b", ProcessError("git failed", output="fatal: bad object HEAD\n"))
 
     assert problem.hint == ""
 
@@ -205,7 +212,7 @@ def test_gives_up_an_origin_that_takes_too_long(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("GIT_SSH_COMMAND", str(program))
 
     with pytest.raises(SourceError, match=r"0\.2 s") as caught:
-        Reader(cache=tmp_path / "cache").commit("ssh://example.invalid/a", "main")
+        OriginReader(cache=tmp_path / "cache").resolve_commit("ssh://example.invalid/a", "main")
 
     assert "ssh://example.invalid/a" in caught.value.message
 
@@ -226,7 +233,9 @@ def upstream(tmp_path: Path) -> tuple[str, str]:
 def test_reads_files_at_a_commit(upstream: tuple[str, str], tmp_path: Path) -> None:
     origin, commit = upstream
 
-    texts = Reader(cache=tmp_path / "cache").texts(origin, commit, ("a/b.txt", "version.txt", "absent.txt"))
+    texts = OriginReader(cache=tmp_path / "cache").read_texts(
+        origin, commit, ("a/b.txt", "version.txt", "absent.txt")
+    )
 
     assert texts == {"a/b.txt": "b\n", "version.txt": "1\n"}
 
@@ -234,13 +243,13 @@ def test_reads_files_at_a_commit(upstream: tuple[str, str], tmp_path: Path) -> N
 @pytest.mark.processes
 def test_recreates_an_incomplete_cache(upstream: tuple[str, str], tmp_path: Path) -> None:
     origin, commit = upstream
-    reader = Reader(cache=tmp_path / "cache")
-    reader.commit(origin, commit)
+    reader = OriginReader(cache=tmp_path / "cache")
+    reader.resolve_commit(origin, commit)
     (repository,) = (path for path in (tmp_path / "cache").iterdir() if path.is_dir())
     (repository / "complete").unlink()
     (repository / "HEAD").unlink()
 
-    assert reader.commit(origin, commit) == commit
+    assert reader.resolve_commit(origin, commit) == commit
 
 
 @pytest.mark.processes
@@ -253,8 +262,8 @@ def test_recreates_a_cache_that_has_lost_files(
     checkout = tmp_path / "checkout"
     commit_files(checkout, {".gitignore": ".cache\n"})
     references = run_git(checkout, "show-ref")
-    reader = Reader(cache=checkout / ".cache")
-    reader.commit(origin, commit)
+    reader = OriginReader(cache=checkout / ".cache")
+    reader.resolve_commit(origin, commit)
     (lock,) = reader.cache.glob("*.lock")
     lost_path = lock.with_suffix("") / lost_name
     if lost_path.is_dir():
@@ -262,7 +271,7 @@ def test_recreates_a_cache_that_has_lost_files(
     else:
         lost_path.unlink()
 
-    assert reader.texts(origin, commit, ("version.txt",)) == {"version.txt": "1\n"}
+    assert reader.read_texts(origin, commit, ("version.txt",)) == {"version.txt": "1\n"}
 
     # Nothing has changed there.
     assert run_git(checkout, "show-ref") == references
@@ -273,7 +282,7 @@ def test_recreates_a_cache_that_has_lost_files(
 def test_takes_a_commit_in_upper_case(upstream: tuple[str, str], tmp_path: Path) -> None:
     origin, commit = upstream
 
-    assert Reader(cache=tmp_path / "cache").commit(origin, commit.upper()) == commit
+    assert OriginReader(cache=tmp_path / "cache").resolve_commit(origin, commit.upper()) == commit
 
 
 @pytest.fixture
@@ -289,10 +298,10 @@ def test_asks_a_server_for_all_commits_that_gives_no_single_one(
     upstream: tuple[str, str], tmp_path: Path
 ) -> None:
     origin, commit = upstream
-    reader = Reader(cache=tmp_path / "cache")
+    reader = OriginReader(cache=tmp_path / "cache")
 
-    assert reader.commit(origin, commit) == commit
-    assert reader.texts(origin, commit, ("version.txt",)) == {"version.txt": "1\n"}
+    assert reader.resolve_commit(origin, commit) == commit
+    assert reader.read_texts(origin, commit, ("version.txt",)) == {"version.txt": "1\n"}
 
 
 @pytest.mark.processes
@@ -301,4 +310,4 @@ def test_names_a_commit_that_no_server_has(upstream: tuple[str, str], tmp_path: 
     origin, _commit = upstream
 
     with pytest.raises(SourceError, match="1" * 40):
-        Reader(cache=tmp_path / "cache").commit(origin, "1" * 40)
+        OriginReader(cache=tmp_path / "cache").resolve_commit(origin, "1" * 40)

@@ -24,7 +24,7 @@ def hipified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Repositor
     write_files(tree, {".idea": "an editor's"})
     repository = Repository(path=tree)
 
-    untracked_paths = hipify.all_untracked(repository)
+    untracked_paths = hipify.all_untracked_files(repository)
     untracked_before = {tree: set(untracked_paths)}
     write_files(tree, {"a.hip": "hip\n", "build/x": "ignored by the project"})
     commit = hipify.commit_hipified(repository, DATE, untracked_before)

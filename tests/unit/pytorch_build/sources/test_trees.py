@@ -40,9 +40,9 @@ def test_checks_a_managed_tree_out_and_then_builds_in_it(
     def check_out(locked: LockedProject, *_arguments: object) -> None:
         steps.append(f"checkout of {locked.project}")
 
-    monkeypatch.setattr(trees, "origins", lambda *_arguments: Origins())
+    monkeypatch.setattr(trees, "prepare_origins", lambda *_arguments: Origins())
     monkeypatch.setattr(checkout, "checkout", check_out)
-    monkeypatch.setattr(checkout, "building", build_in)
+    monkeypatch.setattr(checkout, "prepared_for_build", build_in)
     run.put_lock()
     tree = trees.managed_tree(request_build(run, "torch"))
 
@@ -118,7 +118,7 @@ def test_gives_edits_a_newer_version_of_their_own(run: LocalRun, own_tree: Path)
 
     assert Version(version) > Version("2.11.0a0+rocm7.1.0")
     assert re.fullmatch(r"2\.11\.0a0\+rocm7\.1\.0\.dirty\.[0-9a-f]{1,8}", version)
-    assert versions.without_edits(f"x {version};") == "x 2.11.0a0+rocm7.1.0;"
+    assert versions.without_edit_marks(f"x {version};") == "x 2.11.0a0+rocm7.1.0;"
 
 
 def test_gives_other_edits_another_version(run: LocalRun, own_tree: Path) -> None:

@@ -40,7 +40,7 @@ def test_keeps_what_follows_device_code_in_its_page(machine: int, tmp_path: Path
     code = library.device_code()
     assert code is not None
 
-    library.without_code(code, {0: 0}, b"reference").write(path, tmp_path / "host.so")
+    library.without_device_code(code, {0: 0}, b"reference").write(path, tmp_path / "host.so")
 
     host = (tmp_path / "host.so").read_bytes()
     assert FOLLOWING_DATA in host

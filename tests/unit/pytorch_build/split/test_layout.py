@@ -22,7 +22,7 @@ LAYOUT = SplitLayout(
     version=VERSION,
     targets=("gfx1100", "gfx1151", "gfx942"),
     groups=("gfx11", "gfx110x"),
-    rocm="7.1",
+    rocm_version="7.1",
 )
 HOST = WheelMetadata(
     name="torch",

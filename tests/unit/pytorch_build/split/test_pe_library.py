@@ -151,7 +151,9 @@ def split(content: bytes, folder: Path) -> bytes:
     bundles = read_bundles(memoryview(content)[code.offset : code.end])
     index_by_bundle_offset = {bundle.offset: index for index, bundle in enumerate(bundles)}
     target = folder / "host.dll"
-    library.without_code(code, index_by_bundle_offset, REFERENCE.packed()).write(folder / "fat.dll", target)
+    library.without_device_code(code, index_by_bundle_offset, REFERENCE.packed()).write(
+        folder / "fat.dll", target
+    )
     return target.read_bytes()
 
 

@@ -8,7 +8,7 @@ from core.archive import EditedFile
 from core.errors import FatalError, MissingInputError, RocmError, UsageError, WheelError
 from core.wheel import read_metadata
 from core.wheel.record import verify_record
-from pytorch_build.standalone.fat import Request, Result, make
+from pytorch_build.standalone.fat import FatWheel, FatWheelRequest, make_fat_wheel
 from pytorch_build.standalone.libraries import RocmFile
 from tests.kit.binaries import elf_file, pe_file
 from tests.kit.standalone import (
@@ -36,18 +36,18 @@ def make_wheel(
     *,
     family: str = "",
     targets: tuple[str, ...] = (),
-    devices: tuple[Path, ...] = (),
+    device_wheels: tuple[Path, ...] = (),
     system_libraries: tuple[str, ...] = (),
-) -> Result:
+) -> FatWheel:
     """Make a stand-alone wheel in the folder ``made``."""
-    return make(
-        Request(
+    return make_fat_wheel(
+        FatWheelRequest(
             wheel=wheel,
             rocm=rocm,
             output=folder / "made",
             family=family,
             targets=targets,
-            devices=devices,
+            device_wheels=device_wheels,
             system_libraries=system_libraries,
         )
     )
@@ -83,7 +83,7 @@ def rocm_wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def standalone(tmp_path_factory: pytest.TempPathFactory, torch_wheel: Path, rocm_wheels: Path) -> Result:
+def standalone(tmp_path_factory: pytest.TempPathFactory, torch_wheel: Path, rocm_wheels: Path) -> FatWheel:
     """Return a stand-alone wheel of ROCm's wheels for gfx942."""
     folder = tmp_path_factory.mktemp("standalone")
     return make_wheel(folder, torch_wheel, rocm_wheels, targets=("gfx942",))
@@ -92,7 +92,7 @@ def standalone(tmp_path_factory: pytest.TempPathFactory, torch_wheel: Path, rocm
 # ROCm's wheels
 
 
-def test_marks_the_version_of_the_wheel(standalone: Result) -> None:
+def test_marks_the_version_of_the_wheel(standalone: FatWheel) -> None:
     wheel = standalone.file.path
 
     assert wheel.name == "torch-2.10.0+rocm7.1.standalone-cp312-cp312-linux_x86_64.whl"
@@ -100,11 +100,11 @@ def test_marks_the_version_of_the_wheel(standalone: Result) -> None:
     assert read_text(wheel, "torch/version.py") == "__version__ = '2.10.0+rocm7.1.standalone'\n"
 
 
-def test_writes_a_correct_wheel(standalone: Result) -> None:
+def test_writes_a_correct_wheel(standalone: FatWheel) -> None:
     assert verify_record(standalone.file.path) == ()
 
 
-def test_takes_what_the_wheel_needs_from_rocms_wheels(standalone: Result) -> None:
+def test_takes_what_the_wheel_needs_from_rocms_wheels(standalone: FatWheel) -> None:
     assert rocm_files(standalone.file.path) == [
         f"{CORE}/lib/libamdhip64.so.7",
         f"{CORE}/lib/libhsa-runtime64.so.1",
@@ -116,11 +116,11 @@ def test_takes_what_the_wheel_needs_from_rocms_wheels(standalone: Result) -> Non
     ]
 
 
-def test_requires_no_rocm_any_more(standalone: Result) -> None:
+def test_requires_no_rocm_any_more(standalone: FatWheel) -> None:
     assert read_metadata(standalone.file.path).requires_dist == ("triton==3.6",)
 
 
-def test_loads_the_wheels_own_libraries(standalone: Result) -> None:
+def test_loads_the_wheels_own_libraries(standalone: FatWheel) -> None:
     loader = read_text(standalone.file.path, "torch/_rocm_init.py")
 
     libraries = [line.strip(' ",') for line in loader.splitlines() if line.startswith('    "')]
@@ -132,13 +132,13 @@ def test_loads_the_wheels_own_libraries(standalone: Result) -> None:
     assert "rocm_sdk" not in loader.replace(CORE, "").replace(MATH, "")
 
 
-def test_names_what_the_machine_must_have(standalone: Result) -> None:
+def test_names_what_the_machine_must_have(standalone: FatWheel) -> None:
     assert standalone.bundle.machine_libraries == {"libnuma.so.1": (f"{CORE}/lib/libhsa-runtime64.so.1",)}
 
 
 @pytest.mark.parametrize("member", ["torch/lib/libtorch_hip.so", "torch/include/a.h"])
 def test_takes_unchanged_files_as_they_are_compressed(
-    standalone: Result, torch_wheel: Path, member: str
+    standalone: FatWheel, torch_wheel: Path, member: str
 ) -> None:
     wheel = standalone.file.path
 
@@ -156,14 +156,14 @@ def test_takes_the_data_of_all_targets_where_none_is_named(
 
 
 def test_makes_the_same_bytes_of_the_same_inputs(
-    tmp_path: Path, torch_wheel: Path, rocm_wheels: Path, standalone: Result
+    tmp_path: Path, torch_wheel: Path, rocm_wheels: Path, standalone: FatWheel
 ) -> None:
     result = make_wheel(tmp_path, torch_wheel, rocm_wheels, targets=("gfx942",))
 
     assert result.file.path.read_bytes() == standalone.file.path.read_bytes()
 
 
-def test_refuses_a_standalone_wheel(tmp_path: Path, standalone: Result, rocm_wheels: Path) -> None:
+def test_refuses_a_standalone_wheel(tmp_path: Path, standalone: FatWheel, rocm_wheels: Path) -> None:
     with pytest.raises(WheelError, match=r"rocm7\.1\.standalone"):
         make_wheel(tmp_path, standalone.file.path, rocm_wheels)
 
@@ -207,7 +207,7 @@ def test_takes_device_code_into_a_host_wheel(tmp_path: Path, rocm_wheels: Path) 
     device = write_device_wheel(tmp_path, "gfx942")
 
     # Of a family's targets, gfx950 is one that the wheel was not built for.
-    result = make_wheel(tmp_path, host, rocm_wheels, targets=("gfx942", "gfx950"), devices=(device,))
+    result = make_wheel(tmp_path, host, rocm_wheels, targets=("gfx942", "gfx950"), device_wheels=(device,))
 
     members = read_members(result.file.path)
     kernels = {name: content for name, content in members.items() if ".kpack" in name}
@@ -219,7 +219,7 @@ def test_drops_the_extras_and_requirements_of_device_code(tmp_path: Path, rocm_w
     host = write_torch(tmp_path, split_targets=("gfx942",))
     device = write_device_wheel(tmp_path, "gfx942")
 
-    wheel = make_wheel(tmp_path, host, rocm_wheels, devices=(device,)).file.path
+    wheel = make_wheel(tmp_path, host, rocm_wheels, device_wheels=(device,)).file.path
 
     assert read_metadata(wheel).requires_dist == ("triton==3.6",)
     assert re.findall("Provides-Extra: (.*)", read_text(wheel, f"{INFO}/METADATA")) == ["optree"]
@@ -239,7 +239,7 @@ def test_refuses_a_host_wheel_without_device_code_for_a_target(
     device = write_device_wheel(tmp_path, "gfx942")
 
     with pytest.raises(WheelError) as raised:
-        make_wheel(tmp_path, host, rocm_wheels, targets=targets, devices=(device,))
+        make_wheel(tmp_path, host, rocm_wheels, targets=targets, device_wheels=(device,))
 
     assert missing_target in raised.value.message
     assert "--gpu-targets" in raised.value.hint
@@ -267,7 +267,7 @@ def test_refuses_device_code_of_another_wheel(
     device = write_device_wheel(tmp_path, "gfx942", version=device_version)
 
     with pytest.raises(WheelError) as raised:
-        make_wheel(tmp_path, wheel, rocm_wheels, targets=("gfx942",), devices=(device,))
+        make_wheel(tmp_path, wheel, rocm_wheels, targets=("gfx942",), device_wheels=(device,))
 
     assert device.name in raised.value.message
     assert not (tmp_path / "made").exists()

@@ -7,20 +7,26 @@ import pytest
 from core.errors import RocmError
 from pytorch_build.check.policy import matches
 from pytorch_build.standalone import needs
-from pytorch_build.standalone.libraries import Binary, Rocm, RocmFile
-from pytorch_build.standalone.needs import Bundle, BundleBuilder, Machine, Row, Table
+from pytorch_build.standalone.libraries import BinaryNeeds, Rocm, RocmFile
+from pytorch_build.standalone.needs import (
+    BundleTable,
+    LibraryRow,
+    MachineLibraries,
+    RocmBundle,
+    RocmBundleBuilder,
+)
 
-LINUX = Machine(promised=("libc.so.6",), usual=("libnuma.so.*",))
-WINDOWS = Machine(promised=("kernel32.dll",), has_search_paths=False)
+LINUX = MachineLibraries(on_every_machine=("libc.so.6",), on_most_machines=("libnuma.so.*",))
+WINDOWS = MachineLibraries(on_every_machine=("kernel32.dll",), has_search_paths=False)
 PACKAGES = ("core/", "math/")
 
 # The files of a ROCm by path; those that are not compiled are None.
-Files = Mapping[str, Binary | None]
+Files = Mapping[str, BinaryNeeds | None]
 
 
-def library(*needed: str, search: Sequence[str] = ("$ORIGIN",), soname: str = "") -> Binary:
+def library(*needed: str, search: Sequence[str] = ("$ORIGIN",), soname: str = "") -> BinaryNeeds:
     """Return a library that needs others and looks for them in folders."""
-    return Binary(name=soname, needed=needed, search=tuple(search))
+    return BinaryNeeds(name=soname, needed=needed, search=tuple(search))
 
 
 def rocm_file(path: str) -> RocmFile:
@@ -30,19 +36,23 @@ def rocm_file(path: str) -> RocmFile:
 
 
 def bundle_builder(
-    files: Files, *, rows: Sequence[Row] = (), machine: Machine = LINUX, targets: Sequence[str] = ()
-) -> BundleBuilder:
+    files: Files,
+    *,
+    rows: Sequence[LibraryRow] = (),
+    machine: MachineLibraries = LINUX,
+    targets: Sequence[str] = (),
+) -> RocmBundleBuilder:
     """Return what bundles the files of a ROCm."""
-    return BundleBuilder(
+    return RocmBundleBuilder(
         rocm=Rocm(files={path: rocm_file(path) for path in files}, version="7.1", origin="the ROCm"),
-        table=Table(label="standalone", linux_libraries=(), library=tuple(rows)),
+        table=BundleTable(label="standalone", linux_libraries=(), library=tuple(rows)),
         machine=machine,
         targets=targets,
         read=lambda file: files[file.path_in_bundle],
     )
 
 
-def build(builder: BundleBuilder, *names: str) -> Bundle:
+def build(builder: RocmBundleBuilder, *names: str) -> RocmBundle:
     """Return what torch takes where it needs libraries of these names."""
     roots: list[RocmFile] = []
     for name in names:
@@ -73,7 +83,7 @@ def test_follows_needs_through_packages_along_search_paths() -> None:
         "math/lib/libblas.so.3",
     ]
     assert bundle.data == {}
-    assert bundle.search == {}
+    assert bundle.search_paths == {}
 
 
 def test_gives_a_search_path_to_a_library_that_does_not_look_where_its_need_lies() -> None:
@@ -85,7 +95,7 @@ def test_gives_a_search_path_to_a_library_that_does_not_look_where_its_need_lies
 
     bundle = build(bundle_builder(files), "libhip.so.7", "libabsolute.so.1")
 
-    assert bundle.search == {
+    assert bundle.search_paths == {
         "lib/libhip.so.7": ("$ORIGIN/x", "$ORIGIN/deps"),
         "lib/libabsolute.so.1": ("$ORIGIN",),
     }
@@ -98,12 +108,12 @@ def test_takes_libraries_that_are_opened_by_name_under_their_sonames() -> None:
         "lib/libcomgr.so.3.1": library("libllvm.so.20", soname="libcomgr.so.3"),
         "lib/libllvm.so.20": library("libhip.so.7"),  # a circle ends
     }
-    rows = [Row(names=("libhip.so*",), opens=("**/libcomgr.so.*", "lib/libabsent.so.*"))]
+    rows = [LibraryRow(names=("libhip.so*",), opens=("**/libcomgr.so.*", "lib/libabsent.so.*"))]
 
     bundle = build(bundle_builder(files, rows=rows), "libhip.so.7")
 
     assert list(bundle.libraries) == ["lib/libcomgr.so.3", "lib/libhip.so.7", "lib/libllvm.so.20"]
-    assert bundle.search == {"lib/libhip.so.7": ("$ORIGIN",)}
+    assert bundle.search_paths == {"lib/libhip.so.7": ("$ORIGIN",)}
 
 
 def test_names_every_missing_library_and_who_needs_it() -> None:
@@ -152,7 +162,7 @@ def test_finds_dlls_in_any_letter_case() -> None:
     bundle = build(bundle_builder(files, machine=WINDOWS), "AMDHIP64_7.DLL")
 
     assert list(bundle.libraries) == ["bin/amd_comgr.dll", "bin/amdhip64_7.dll"]
-    assert bundle.search == {}
+    assert bundle.search_paths == {}
 
 
 # Data and helpers
@@ -168,8 +178,8 @@ def test_takes_data_of_a_librarys_own_package_for_the_chosen_targets() -> None:
         "math/lib/fft/x.db": None,
     }
     rows = [
-        Row(names=("libblas.so*",), data=("lib/blas/**",)),
-        Row(names=("libfft.so*",), data=("lib/fft/*",)),
+        LibraryRow(names=("libblas.so*",), data=("lib/blas/**",)),
+        LibraryRow(names=("libfft.so*",), data=("lib/fft/*",)),
     ]
 
     bundle = build(bundle_builder(files, rows=rows, targets=("gfx942",)), "libblas.so.3")
@@ -184,13 +194,13 @@ def test_takes_a_helper_program_with_its_own_needs() -> None:
         "bin/fft_helper": library("librtc.so.7"),
         "lib/librtc.so.7": library(),
     }
-    rows = [Row(names=("libfft.so*",), data=("bin/fft_helper",))]
+    rows = [LibraryRow(names=("libfft.so*",), data=("bin/fft_helper",))]
 
     bundle = build(bundle_builder(files, rows=rows), "libfft.so.1")
 
     assert list(bundle.libraries) == ["bin/fft_helper", "lib/libfft.so.1", "lib/librtc.so.7"]
     assert bundle.data == {}
-    assert bundle.search == {"bin/fft_helper": ("$ORIGIN", "$ORIGIN/../lib")}
+    assert bundle.search_paths == {"bin/fft_helper": ("$ORIGIN", "$ORIGIN/../lib")}
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from core.wheel import read_wheel_info
 from core.wheel.record import verify_record
 from pytorch_build.check.policy import load_policy
 from pytorch_build.standalone import portable
-from pytorch_build.standalone.libraries import Binary
-from pytorch_build.standalone.portable import Patch, Portability
+from pytorch_build.standalone.libraries import BinaryNeeds
+from pytorch_build.standalone.portable import BinaryPatch, Portability
 from tests.kit.binaries import elf_file
 from tests.kit.wheels import write_wheel
 from tests.kit.windows import not_on_windows
@@ -37,8 +37,10 @@ def portability(
 ) -> Portability:
     """Return what a wheel is worth: its tags, those with the external libraries inside, and these."""
     libraries = external or {}
-    binaries = {"demo/a.so": Binary(name="", needed=tuple(libraries), search=search)}
-    return Portability(satisfied=satisfied, reachable=reachable, external=libraries, binaries=binaries)
+    binaries = {"demo/a.so": BinaryNeeds(name="", needed=tuple(libraries), search=search)}
+    return Portability(
+        satisfied_tags=satisfied, reachable_tags=reachable, external_libraries=libraries, binaries=binaries
+    )
 
 
 def write_demo(folder: Path, *, tag: str = LINUX_TAG, files: Mapping[str, bytes] | None = None) -> Path:
@@ -53,7 +55,7 @@ def write_demo(folder: Path, *, tag: str = LINUX_TAG, files: Mapping[str, bytes]
 def test_tags_a_wheel_with_what_it_satisfies(tmp_path: Path) -> None:
     state = portability(MANYLINUX_2_17, reachable=MANYLINUX_2_17)
 
-    repaired = portable.repair(write_demo(tmp_path), state, tmp_path / "new", graft=False)
+    repaired = portable.repair_wheel(write_demo(tmp_path), state, tmp_path / "new", graft=False)
 
     assert repaired.file is not None
     wheel = repaired.file.path
@@ -65,7 +67,7 @@ def test_tags_a_wheel_with_what_it_satisfies(tmp_path: Path) -> None:
 def test_leaves_a_wheel_alone_that_has_its_tag(tmp_path: Path) -> None:
     wheel = write_demo(tmp_path, tag=f"cp312-cp312-{MANYLINUX_2_34[0]}")
 
-    repaired = portable.repair(wheel, portability(MANYLINUX_2_34), tmp_path / "new", graft=True)
+    repaired = portable.repair_wheel(wheel, portability(MANYLINUX_2_34), tmp_path / "new", graft=True)
 
     assert repaired.file is None
     assert not (tmp_path / "new").exists()
@@ -97,7 +99,7 @@ def test_refuses_a_wheel_that_cannot_be_portable(
     tmp_path: Path, state: Portability, subject: str, *, graft: bool
 ) -> None:
     with pytest.raises(CheckError) as raised:
-        portable.repair(write_demo(tmp_path), state, tmp_path / "new", graft=graft)
+        portable.repair_wheel(write_demo(tmp_path), state, tmp_path / "new", graft=graft)
 
     assert subject in raised.value.message
     assert not (tmp_path / "new").exists()
@@ -110,14 +112,14 @@ def test_refuses_a_wheel_that_cannot_be_portable(
     "library", ["libown.so.1", "libown.so", "libamdhip64.so.*", "libtorch_hip.so", "libpython3*.so*"]
 )
 def test_excludes_libraries_of_other_wheels_and_of_its_own(library: str) -> None:
-    needs = {"torch/lib/libown.so.1": Binary(name="libown.so", needed=())}
+    needs = {"torch/lib/libown.so.1": BinaryNeeds(name="libown.so", needed=())}
 
-    assert library in portable.find_excluded(needs, load_policy())
+    assert library in portable.find_excluded_libraries(needs, load_policy())
 
 
 @pytest.mark.parametrize("library", ["libnuma.so.*", "libc.so.6"])
 def test_counts_libraries_of_the_machine(library: str) -> None:
-    assert library not in portable.find_excluded({}, load_policy())
+    assert library not in portable.find_excluded_libraries({}, load_policy())
 
 
 @needs_auditwheel
@@ -125,7 +127,7 @@ def test_refuses_a_wheel_with_a_compiled_file_in_purelib(tmp_path: Path) -> None
     wheel = write_demo(tmp_path, files={"demo-1.0.data/purelib/demo/a.so": elf_file(needed=("libc.so.6",))})
 
     with pytest.raises(WheelError) as raised:
-        portable.analyse(wheel)
+        portable.find_portability(wheel)
 
     assert wheel.name in raised.value.message
 
@@ -135,7 +137,7 @@ def test_refuses_a_wheel_without_compiled_files(tmp_path: Path) -> None:
     wheel = write_demo(tmp_path, files={"demo/a.py": b""})
 
     with pytest.raises(WheelError) as raised:
-        portable.analyse(wheel)
+        portable.find_portability(wheel)
 
     assert wheel.name in raised.value.message
 
@@ -153,9 +155,9 @@ def machine(tmp_path: Path) -> Path:
     return folder
 
 
-def library(*needed: str, search: tuple[str, ...] = ()) -> Binary:
+def library(*needed: str, search: tuple[str, ...] = ()) -> BinaryNeeds:
     """Return a library that needs others."""
-    return Binary(name="", needed=needed, search=search)
+    return BinaryNeeds(name="", needed=needed, search=search)
 
 
 def digest_in_name(path: Path) -> str:
@@ -180,16 +182,16 @@ def test_names_grafted_libraries_by_their_digests_and_changes_their_users(machin
     )
 
     assert list(patches) == [
-        Patch(member=f"torch.libs/{bar}", source=bar_file, soname=bar, renamed={}, search=()),
-        Patch(
+        BinaryPatch(member=f"torch.libs/{bar}", source=bar_file, soname=bar, renamed={}, search=()),
+        BinaryPatch(
             member=f"torch.libs/{foo}",
             source=foo_file,
             soname=foo,
             renamed={"libbar.so.3": bar},
             search=("$ORIGIN",),
         ),
-        Patch(member="_C.so", renamed={"libbar.so.3": bar}, search=("$ORIGIN/torch.libs",)),
-        Patch(
+        BinaryPatch(member="_C.so", renamed={"libbar.so.3": bar}, search=("$ORIGIN/torch.libs",)),
+        BinaryPatch(
             member="torch/lib/libtorch.so",
             renamed={"libfoo.so.1": foo},
             search=("$ORIGIN", "$ORIGIN/../../torch.libs"),
@@ -244,7 +246,7 @@ def test_refuses_two_libraries_of_one_name(tmp_path: Path) -> None:
     state = portability(NOT_PORTABLE, external={"libfoo.so.1": (FOO, OTHER_FOO)})
 
     with pytest.raises(CheckError) as raised:
-        portable.repair(write_demo(tmp_path), state, tmp_path / "new", graft=True)
+        portable.repair_wheel(write_demo(tmp_path), state, tmp_path / "new", graft=True)
 
     assert str(FOO) in raised.value.message
     assert str(OTHER_FOO) in raised.value.message
@@ -282,11 +284,11 @@ def compile_library(*arguments: str | Path, output: Path) -> None:
 def test_refuses_to_leave_a_library_of_the_machine_outside(
     tmp_path: Path, dependent_wheel: Path, machine_library: Path
 ) -> None:
-    state = portable.analyse(dependent_wheel)
+    state = portable.find_portability(dependent_wheel)
 
-    assert state.external == {"libextra.so.1": (machine_library,)}
+    assert state.external_libraries == {"libextra.so.1": (machine_library,)}
     with pytest.raises(CheckError) as raised:
-        portable.repair(dependent_wheel, state, tmp_path / "new", graft=False)
+        portable.repair_wheel(dependent_wheel, state, tmp_path / "new", graft=False)
     assert "libextra.so.1" in raised.value.message
     assert "demo/user.so" in raised.value.message
 
@@ -306,9 +308,9 @@ def test_finds_every_file_that_a_name_leads_to(tmp_path: Path) -> None:
         compile_library(f"-Wl,-rpath,{folder}", folder / "user.c", libraries[-1], output=folder / "user.so")
         files[f"demo/user{number}.so"] = (folder / "user.so").read_bytes()
 
-    state = portable.analyse(write_demo(tmp_path, files=files))
+    state = portable.find_portability(write_demo(tmp_path, files=files))
 
-    assert state.external == {"libextra.so.1": tuple(library.resolve() for library in libraries)}
+    assert state.external_libraries == {"libextra.so.1": tuple(library.resolve() for library in libraries)}
 
 
 @pytest.mark.processes
@@ -316,14 +318,14 @@ def test_finds_every_file_that_a_name_leads_to(tmp_path: Path) -> None:
 def test_grafts_a_library_of_the_machine_and_runs_without_it(
     tmp_path: Path, dependent_wheel: Path, machine_library: Path
 ) -> None:
-    state = portable.analyse(dependent_wheel)
+    state = portable.find_portability(dependent_wheel)
 
-    repaired = portable.repair(dependent_wheel, state, tmp_path / "new", graft=True)
+    repaired = portable.repair_wheel(dependent_wheel, state, tmp_path / "new", graft=True)
 
     assert repaired.file is not None
     wheel = repaired.file.path
     assert verify_record(wheel) == ()
-    assert portable.analyse(wheel).satisfied[0] in repaired.platform.split(".")
+    assert portable.find_portability(wheel).satisfied_tags[0] in repaired.platform.split(".")
 
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "installed")

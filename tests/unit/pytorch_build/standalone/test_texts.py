@@ -156,7 +156,9 @@ def test_refuses_to_mark_a_version_twice(version: str) -> None:
 def test_changes_the_complete_version_in_the_version_module() -> None:
     module = b"__version__ = '2.10.0+rocm7'\nrocm: str = \"7\"\nx = '2.10.0+rocm7.1'\ny = \"2.10.0+rocm7\"\n"
 
-    changed_module = texts.standalone_module(module, Version("2.10.0+rocm7"), "2.10.0+rocm7.standalone")
+    changed_module = texts.standalone_version_module(
+        module, Version("2.10.0+rocm7"), "2.10.0+rocm7.standalone"
+    )
 
     assert changed_module == (
         b"__version__ = '2.10.0+rocm7.standalone'\n"

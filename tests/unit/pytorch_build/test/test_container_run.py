@@ -13,7 +13,7 @@ ROOT = Path("/home/me/checkout")
 
 
 def session(
-    *arguments: str, user: tuple[int, int] = (1000, 1001), present: frozenset[str] = frozenset()
+    *arguments: str, user: tuple[int, int] = (1000, 1001), machine_variables: frozenset[str] = frozenset()
 ) -> ContainerSession:
     """Return a session of a user, in whose environment variables are set."""
     return ContainerSession(
@@ -22,7 +22,7 @@ def session(
         python="",
         root=ROOT,
         user=user,
-        present=present,
+        machine_variables=machine_variables,
     )
 
 
@@ -125,7 +125,7 @@ LOCAL_VARIABLES = frozenset(
 
 
 def test_variables_are_passed_on_by_name_alone() -> None:
-    arguments = command_for("docker", session(present=PASSED_VARIABLES | LOCAL_VARIABLES))
+    arguments = command_for("docker", session(machine_variables=PASSED_VARIABLES | LOCAL_VARIABLES))
 
     # A value would be readable in the list of processes.
     names = [value for value in option_values(arguments, "--env") if "=" not in value]

@@ -29,7 +29,7 @@ CPU = (*SAMPLE, "--gpu-family", "cpu")
 @pytest.fixture(autouse=True)
 def _without_sample_repositories(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("pytorch_build.lock.stored", "pytorch_build.sources.trees"):
-        monkeypatch.setattr(f"{module}.origins", lambda *_: Origins())
+        monkeypatch.setattr(f"{module}.prepare_origins", lambda *_: Origins())
     monkeypatch.setattr(locking, "resolve", lambda *_, **__: pytest.fail("the stored lock was not used"))
 
 

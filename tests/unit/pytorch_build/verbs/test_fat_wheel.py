@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from core.run.records import FileRecord
-from pytorch_build.standalone.fat import Request
-from pytorch_build.standalone.needs import Bundle
+from pytorch_build.standalone.fat import FatWheelRequest
+from pytorch_build.standalone.needs import RocmBundle
 from pytorch_build.verbs import fat_wheel
 from tests.kit.builds import LocalRun
 from tests.kit.front_doors import FrontDoorResult
@@ -20,21 +20,21 @@ SAMPLE = ("--torch-ref", "sample")
 
 
 @pytest.fixture
-def requests(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[FatWheelRequest]:
     """Return the wheels that are asked for, in the place of making them."""
-    asked: list[Request] = []
+    asked: list[FatWheelRequest] = []
 
-    def make(request: Request) -> Any:
+    def make(request: FatWheelRequest) -> Any:
         asked.append(request)
         path = request.output / request.wheel.name
         return SimpleNamespace(
             file=SimpleNamespace(path=path, size=1, sha256="a" * 64),
             rocm="ROCm",
             own=1,
-            bundle=Bundle(libraries={}, data={}, search={}, machine_libraries={}),
+            bundle=RocmBundle(libraries={}, data={}, search_paths={}, machine_libraries={}),
         )
 
-    monkeypatch.setattr(fat_wheel, "make", make)
+    monkeypatch.setattr(fat_wheel, "make_fat_wheel", make)
     return asked
 
 
@@ -51,7 +51,7 @@ def torch_names(run: LocalRun) -> dict[str, str]:
 
 
 def test_every_torch_of_the_run_is_made_standalone(
-    run: LocalRun, front: Front, requests: list[Request], torch_names: dict[str, str]
+    run: LocalRun, front: Front, requests: list[FatWheelRequest], torch_names: dict[str, str]
 ) -> None:
     result = front("fat-wheel", "--gpu-family", FAMILY, "--rocm", run.root)
 
@@ -61,7 +61,7 @@ def test_every_torch_of_the_run_is_made_standalone(
 
 
 def test_one_torch_ref_is_made_standalone(
-    run: LocalRun, front: Front, requests: list[Request], torch_names: dict[str, str]
+    run: LocalRun, front: Front, requests: list[FatWheelRequest], torch_names: dict[str, str]
 ) -> None:
     result = front("fat-wheel", *SAMPLE, "--rocm", run.root)
 
@@ -81,12 +81,12 @@ def split_torch(run: LocalRun) -> list[FileRecord]:
 
 
 def test_a_host_wheel_of_the_run_comes_with_wheels_of_its_targets(
-    run: LocalRun, front: Front, requests: list[Request], split_torch: list[FileRecord]
+    run: LocalRun, front: Front, requests: list[FatWheelRequest], split_torch: list[FileRecord]
 ) -> None:
     result = front("fat-wheel", *SAMPLE, "--rocm", run.root)
 
     (request,) = requests
-    names = [path.name for path in (request.wheel, *request.devices)]
+    names = [path.name for path in (request.wheel, *request.device_wheels)]
     assert result.exit_code == 0, result.report
     assert names == [file.name for file in split_torch[:3]]
 
@@ -98,19 +98,19 @@ def split_paths(run: LocalRun, split_torch: list[FileRecord]) -> list[Path]:
 
 
 def test_a_named_host_wheel_comes_with_the_named_device_wheels(
-    run: LocalRun, front: Front, requests: list[Request], split_paths: list[Path]
+    run: LocalRun, front: Front, requests: list[FatWheelRequest], split_paths: list[Path]
 ) -> None:
     result = front("fat-wheel", "--rocm", run.root, *reversed(split_paths))
 
     (request,) = requests
     assert result.exit_code == 0, result.report
     assert request.wheel == split_paths[0]
-    assert set(request.devices) == set(split_paths[1:])
+    assert set(request.device_wheels) == set(split_paths[1:])
 
 
 @pytest.mark.parametrize("count", [0, 2])
 def test_refuses_any_number_of_host_wheels_but_one(
-    run: LocalRun, front: Front, requests: list[Request], split_paths: list[Path], count: int
+    run: LocalRun, front: Front, requests: list[FatWheelRequest], split_paths: list[Path], count: int
 ) -> None:
     host, *devices = split_paths
 
@@ -122,7 +122,7 @@ def test_refuses_any_number_of_host_wheels_but_one(
 
 
 @pytest.mark.usefixtures("torch_names")
-def test_names_the_torch_that_the_run_lacks(front: Front, requests: list[Request]) -> None:
+def test_names_the_torch_that_the_run_lacks(front: Front, requests: list[FatWheelRequest]) -> None:
     result = front("fat-wheel", "--torch-ref", "release/2.10", "--gpu-family", FAMILY)
 
     assert result.exit_code == 4
@@ -132,7 +132,7 @@ def test_names_the_torch_that_the_run_lacks(front: Front, requests: list[Request
 
 
 @pytest.mark.usefixtures("torch_names")
-def test_names_a_source_without_rocm(front: Front, requests: list[Request], tmp_path: Path) -> None:
+def test_names_a_source_without_rocm(front: Front, requests: list[FatWheelRequest], tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
 
     result = front("fat-wheel", *SAMPLE, "--rocm-find-links", tmp_path / "empty")
@@ -144,7 +144,7 @@ def test_names_a_source_without_rocm(front: Front, requests: list[Request], tmp_
 
 @pytest.mark.usefixtures("torch_names")
 def test_rocm_comes_from_the_source_that_is_named(
-    front: Front, requests: list[Request], tmp_path: Path
+    front: Front, requests: list[FatWheelRequest], tmp_path: Path
 ) -> None:
     devices = ("rocm-sdk-device-gfx942", "rocm-sdk-device-gfx1100")
     for name in ("rocm", "rocm-sdk-core", "rocm-sdk-libraries", *devices):
