@@ -38,7 +38,7 @@ _STEP = 1 << 16
 # clang compresses with long-distance matching: the frame's window is the bundle's size, up to this.
 # It bounds the memory requested; pages are touched only as far as the table reaches.
 _MAX_WINDOW = 1 << 31
-_TRIPLE_PARTS = 5
+_PARTS_BEFORE_TARGET = 5
 
 
 class BundleError(ValueError):
@@ -111,12 +111,12 @@ def code_objects(data: Buffer, bundle: Bundle) -> Iterator[tuple[BundleEntry, by
 
 def parse_entry_id(text: str) -> tuple[str, str]:
     """Return the kind and the target in a bundle entry's id, ``<kind>-<triple>[-<target id>]``."""
-    parts = text.split("-", _TRIPLE_PARTS)
+    parts = text.split("-", _PARTS_BEFORE_TARGET)
     kind = parts[0]
     if kind == "host":
         return kind, ""
-    if len(parts) > _TRIPLE_PARTS:
-        return kind, parts[_TRIPLE_PARTS]
+    if len(parts) > _PARTS_BEFORE_TARGET:
+        return kind, parts[_PARTS_BEFORE_TARGET]
     # Old compilers left the triple's empty environment out.
     if parts[-1].startswith("gfx"):
         return kind, parts[-1]

@@ -96,7 +96,7 @@ def _add_wheel_versions(
                 suffix,
                 release_type=release_type,
                 commit=project.commit,
-                adds_commit=project.tagged,
+                adds_commit=project.adds_commit,
                 torch_version=torch_version if ref.projects[name].torch_in_version else None,
             )
         versioned_projects[name] = project.model_copy(update={"versions": wheel_versions})
@@ -188,7 +188,7 @@ class _Search:
             ref=location.ref,
             commit=location.commit,
             base_version=self._base_version(location),
-            tagged=self._adds_commit(location),
+            adds_commit=self._adds_commit(location),
         )
 
     def _locate(self, source: ProjectSource) -> _Location:

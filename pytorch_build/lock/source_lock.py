@@ -26,7 +26,7 @@ def kind_of_wheels(*, gpu: bool) -> WheelKind:
     return "rocm" if gpu else "cpu"
 
 
-class LockedProject(Model):
+class LockedProject(Model, validate_by_alias=True, validate_by_name=True, serialize_by_alias=True):
     """One project of a source lock: repository, commit and versions, or a requirement in place of a build."""
 
     project: str
@@ -37,7 +37,8 @@ class LockedProject(Model):
     versions: dict[WheelKind, str] = Field(default_factory=dict)
     prebuilt: str = ""  # the requirement that is installed instead of a build
     chosen: bool = False  # the user named `ref`, in the place of the ref's data
-    tagged: bool = False  # the project's own build adds the commit to the version, as triton's does
+    # The project's own build adds the commit to the version, as triton's does. Stored locks say "tagged".
+    adds_commit: bool = Field(default=False, alias="tagged")
 
     @field_validator("project")
     @classmethod

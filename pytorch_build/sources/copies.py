@@ -43,7 +43,7 @@ class TreeCopy:
         return SnapshotStore(self.cache)
 
     @property
-    def _writer_repository(self) -> SnapshotStore:
+    def _index_repository(self) -> SnapshotStore:
         """The repository that writes the copy's files, whose index says what they are."""
         return SnapshotStore(self.path / ".git" / "writer")
 
@@ -68,8 +68,8 @@ class TreeCopy:
         Only files that have changed are written; what was deleted in the tree is removed here.
         """
         self._prepare_repository(snapshot.commit)
-        self._writer_repository.open()
-        self._writer_repository.add_alternate(self._snapshots.objects)
+        self._index_repository.open()
+        self._index_repository.add_alternate(self._snapshots.objects)
         last_tree_hash = self._read_last_tree_hash()
         if last_tree_hash is None:
             self._remove_files()
@@ -123,13 +123,13 @@ class TreeCopy:
                 files.remove_folder(path)
             else:
                 path.unlink()
-        (self._writer_repository.path / _INDEX).unlink(missing_ok=True)
+        (self._index_repository.path / _INDEX).unlink(missing_ok=True)
 
     def _write_changes(self, tree_hash: str) -> None:
         """Write those files of a git tree into the copy that differ from what the copy's index has."""
         # The tree in the copy's index; None where nothing has been copied.
         copied_tree_hash: str | None = None
-        if (self._writer_repository.path / _INDEX).is_file():
+        if (self._index_repository.path / _INDEX).is_file():
             copied_tree_hash = self._run("write-tree", "--missing-ok").strip()
         if copied_tree_hash == tree_hash:
             return
@@ -146,7 +146,7 @@ class TreeCopy:
 
     def _run(self, *arguments: str, stdin: str | None = None) -> str:
         """Run git on the copy's files, and return what it prints."""
-        return self._writer_repository.run(
+        return self._index_repository.run(
             *arguments,
             folder=self.path,
             index=_INDEX,

@@ -280,7 +280,7 @@ class _TreeReader:
     facts: dict[str, object] = field(default_factory=dict)
     trees: dict[str, str] = field(default_factory=dict)
 
-    def _known_fact(self, name: str) -> object | None:
+    def _recall_fact(self, name: str) -> object | None:
         """Return a fact about commits that this or the last snapshot has found out; None if neither has."""
         if name in self.last_facts:
             self.facts[name] = self.last_facts[name]
@@ -347,7 +347,7 @@ class _TreeReader:
         if commit is None:
             return {}
         fact_name = f"submodules of {commit}"
-        known_submodules = self._known_fact(fact_name)
+        known_submodules = self._recall_fact(fact_name)
         if isinstance(known_submodules, dict):
             return known_submodules
 
@@ -444,7 +444,7 @@ class _TreeReader:
         if base_commit == tree_repository.commit and tree == tree_repository.commit_tree:
             return 0
         fact_name = f"edits of {tree} to {base_commit}"
-        known_count = self._known_fact(fact_name)
+        known_count = self._recall_fact(fact_name)
         if isinstance(known_count, int):
             return known_count
 

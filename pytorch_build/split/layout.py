@@ -68,7 +68,7 @@ class SplitLayout:
             names.append(f"{stem}-{tag}.whl")
         return names
 
-    def extra_fields(self) -> list[str]:
+    def fields_of_extras(self) -> list[str]:
         """Return the METADATA fields of the host's extras: one extra for each target, and one for all."""
         gpus_by_extra: dict[str, Sequence[str]] = {}
         for target in self.targets:
@@ -105,7 +105,7 @@ def tag_of(wheel_name: str) -> str:
 def host_metadata(metadata: bytes, layout: SplitLayout) -> bytes:
     """Return the host wheel's METADATA: that of the fat wheel, and the extras."""
     head, blank_line, body = metadata.decode().partition("\n\n")
-    new_head = "\n".join([head.rstrip("\n"), *layout.extra_fields(), ""])
+    new_head = "\n".join([head.rstrip("\n"), *layout.fields_of_extras(), ""])
     return (new_head + blank_line[1:] + body).encode()
 
 

@@ -73,6 +73,14 @@ def test_another_commit_or_rocm_is_another_digest() -> None:
     assert LOCK.model_copy().digest() == LOCK.digest()
 
 
+def test_a_lock_calls_a_commit_in_the_version_tagged() -> None:
+    triton = locked_project("triton", commit=COMMIT).model_copy(update={"adds_commit": True})
+    lock = source_lock(triton)
+
+    assert '"tagged":true' in lock.model_dump_json()
+    assert SourceLock.model_validate_json(lock.model_dump_json()) == lock
+
+
 def test_rejects_a_line_that_was_changed_on_its_way() -> None:
     changed_line = LOCK.compact().replace(COMMIT, OTHER_COMMIT)
 
