@@ -133,13 +133,13 @@ FLOWS = (
         expected="≤ 6 files",
     ),
     Flow(
-        name="index two wheels", first_steps=(put_wheels("apex", "torch"),), work=index, expected="≤ 26 files"
+        name="index two wheels", first_steps=(put_wheels("apex", "torch"),), work=index, expected="≤ 19 files"
     ),
     Flow(
         name="index a second wheel",
         first_steps=(put_wheels("apex"), index, put_wheels("torch")),
         work=index,
-        expected="≤ 19 files",
+        expected="≤ 14 files",
     ),
     Flow(
         name="upload two wheels",

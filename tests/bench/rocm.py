@@ -175,7 +175,7 @@ def compare_expanding(artifacts: Path, runs: int) -> Iterator[Comparison]:
         artifact_set = scan(grown_artifacts)
         version = build_info(artifact_set).version
         family = families_of(artifact_set)[0]
-        add_files(grown_artifacts, family)
+        add_files(grown_artifacts)
         process.capture(packaging_command(grown_artifacts, scratch), cwd=ROOT)
 
         venv = scratch / "venv"
@@ -218,10 +218,10 @@ def compare_expanding(artifacts: Path, runs: int) -> Iterator[Comparison]:
         yield Comparison(subject=expanding, baselines=[linking], note=f"{file_count:,} files")
 
 
-def add_files(artifacts: Path, family: str) -> None:
-    """Add kernels and headers to the artifacts of a family."""
+def add_files(artifacts: Path) -> None:
+    """Add kernels and headers to artifacts of libraries and of headers, those of any target."""
     for component, folder in (("lib", "lib/many"), ("dev", "include/many")):
-        stage = next(artifacts.glob(f"*_{component}_{family}/**/stage"))
+        stage = min(artifacts.glob(f"*_{component}_*/**/stage"))
         for number in range(ADDED_FILES):
             path = stage / folder / f"{number // 100}" / f"{number}.txt"
             files.write_text(path, f"{component} {number}\n")
