@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from core import files, process
-from core.data import Model, read_toml
+from core.data import read_toml
 from core.errors import EnvironmentSetupError, ProcessError, UsageError
 
 _QUERIES = Path(__file__).with_name("queries.toml")
@@ -128,7 +128,8 @@ def installed_version(target: Interpreter, name: str) -> str:
     )
 
 
-class InstalledDistribution(Model):
+@dataclass(frozen=True, kw_only=True)
+class InstalledDistribution:
     """A distribution that is installed, by its normalised name.
 
     Attributes:
