@@ -213,9 +213,11 @@ def _normalized_suffix(label: str) -> str:
 def edited_suffix(suffix: str, digest: str) -> str:
     """Return a local version suffix with the mark of a tree that has edits.
 
-    ``+cpu.dirty.1f3a9c20``, which installers take for newer.
+    ``+cpu.dirty.f3a9c201``, which installers take for newer. The digest is shortened from its first letter
+    on: digits alone are a number (PEP 440), which loses its leading zeros in a wheel's name.
     """
-    short_digest = digest[:_SHORT_DIGEST_LENGTH]
+    from_letter = digest.lstrip("0123456789")
+    short_digest = from_letter[:_SHORT_DIGEST_LENGTH]
     return f"{suffix}.dirty.{short_digest}"
 
 
