@@ -3,14 +3,14 @@
 import argparse
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from core import console
 from core.cell import GroupCell, python_of_tag
 from core.cli.options import DEFAULT_STORE, GIT_MIRRORS, Common, environment
 from core.errors import UsageError
 from core.families import CPU, default_family, detect, family, group_families
-from core.run import LOCAL_RUN, group_name
+from core.run import LOCAL_RUN, group_name, groups_with_records
 from core.run.records import Record, read_all
 from core.shell import command_line
 from pytorch_build.refs.torch_refs import TorchRef, default_ref, torch_ref
@@ -116,6 +116,41 @@ def find_context(common: Common, *, group: str = "") -> Context:
         gpu_targets=gpu_family.targets,
         group="" if is_own_group else group,
     )
+
+
+def find_context_of_wheels(common: Common, *, group: str = "") -> Context:
+    """Return the torch ref and family of what is checked or tested of a run.
+
+    What the options do not name is that of the run's wheels, where it has wheels of one alone.
+    """
+    if common.torch_ref and (common.gpu_family or group):
+        return find_context(common, group=group)
+
+    run_id = common.run_id
+    cells = _cells_of_builds(common, group)
+    torch_refs = {cell.torch_ref for cell in cells}
+    if not common.torch_ref and len(torch_refs) == 1:
+        (only_ref,) = torch_refs
+        console.say(f"torch ref: {only_ref} (that of run {run_id})")
+        common = replace(common, torch_ref=only_ref or "")
+
+    gpu_families = {cell.gpu_family for cell in cells if cell.torch_ref == common.torch_ref}
+    if not common.gpu_family and not group and len(gpu_families) == 1:
+        (only_family,) = gpu_families
+        console.say(f"GPU family: {only_family} (that of run {run_id})")
+        common = replace(common, gpu_family=only_family or "")
+    return find_context(common, group=group)
+
+
+def _cells_of_builds(common: Common, group: str) -> Sequence[GroupCell]:
+    """Return what the wheels of a run's torch refs are for, in one artifact group or in all."""
+    store = common.open_for_reading()
+    outputs = common.outputs
+    run_records: list[Record] = []
+    for artifact_group in [group] if group else groups_with_records(store, outputs):
+        run_records += read_all(store, outputs, artifact_group)
+    builds = [record for record in run_records if record.stage.startswith("build_") and record.status == "ok"]
+    return [record.cell for record in builds if record.cell.torch_ref is not None]
 
 
 def add_git_mirror_option(parser: argparse.ArgumentParser) -> None:

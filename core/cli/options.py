@@ -284,7 +284,8 @@ def _common_parser() -> ArgumentParser:
         action=Once,
         default="",
         metavar="REF",
-        help="torch ref, such as nightly or release/2.12 (default: nightly)",
+        help="torch ref, such as nightly or release/2.12 (default: nightly; for checks and tests the run's "
+        "only one)",
     )
     add(
         "--config-file",
@@ -299,7 +300,8 @@ def _common_parser() -> ArgumentParser:
         action=Once,
         default="",
         metavar="FAMILY",
-        help="GPU family, or 'cpu' (default: the ref's own, else this machine's)",
+        help="GPU family, or 'cpu' (default: the ref's own, else this machine's; for checks and tests the "
+        "run's only one)",
     )
     add(
         "--build-variant",

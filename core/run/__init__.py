@@ -177,6 +177,17 @@ def artifact_groups(store: Store, outputs: RunOutputs, gpu_family: str) -> Seque
     )
 
 
+def groups_with_records(store: Store, outputs: RunOutputs) -> Sequence[str]:
+    """Return the artifact groups that have records, sorted."""
+    prefix = f"{outputs.source_locks_prefix}/"
+    groups: set[str] = set()
+    for stored in store.list(outputs.source_locks_prefix):
+        group, slash, _name = stored.key.removeprefix(prefix).rpartition("/")
+        if slash and is_record(stored.key):
+            groups.add(group)
+    return sorted(groups)
+
+
 def choose_groups(
     store: Store, outputs: RunOutputs, groups: Sequence[str], name: str, *, content: str
 ) -> Sequence[str]:

@@ -18,7 +18,7 @@ from pytorch_build.check import Expectation, Finding, findings_json, findings_ta
 from pytorch_build.check.expected import expectations, machine_libraries
 from pytorch_build.check.policy import CheckOptions, load_policy
 from pytorch_build.check.run import check_wheels, find_wheels, loader_libraries
-from pytorch_build.context import Context, find_context
+from pytorch_build.context import Context, find_context_of_wheels
 from rocm_packaging.packages.layouts import host_distribution
 
 COMMON_OPTIONS = ("torch-ref", *GROUP_OPTIONS, *RUN_OPTIONS, "dry-run")
@@ -128,7 +128,7 @@ def _check_chosen_wheels(arguments: argparse.Namespace, common: Common) -> Check
             findings=check_wheels(wheels, options=options),
         )
 
-    context = find_context(common)
+    context = find_context_of_wheels(common)
     if arguments.rocm:
         session = "check_rocm"
         report = "rocm-findings.json"

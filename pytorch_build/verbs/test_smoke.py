@@ -11,7 +11,7 @@ from core.env.locks import locked_call
 from core.packages.options import SourceOptions, options_of_tested_source
 from core.run import stage
 from core.status import Status
-from pytorch_build.context import Context, find_context
+from pytorch_build.context import Context, find_context, find_context_of_wheels
 from pytorch_build.sdk import RocmOptions, add_tested_source_options, rocm_options_from
 from pytorch_build.test import installation, smoke_run
 from pytorch_build.test.gpus import Assignment, assign_gpus
@@ -65,17 +65,23 @@ def smoke_options_from(arguments: argparse.Namespace) -> SmokeOptions:
 
 def run(arguments: argparse.Namespace) -> None:
     """Install the wheels to test, and run the smoke tests on them, unless nothing has changed."""
-    perform_smoke_tests(
-        find_context(common_from(arguments), group=arguments.artifact_group), smoke_options_from(arguments)
-    )
+    options = smoke_options_from(arguments)
+    context = _find_context(arguments, options)
+    perform_smoke_tests(context, options)
 
 
 def look(arguments: argparse.Namespace) -> Status:
     """Return whether the run's wheels have to be tested. Nothing is changed."""
-    smoke_tests = _plan_smoke_tests(
-        find_context(common_from(arguments), group=arguments.artifact_group), smoke_options_from(arguments)
-    )
+    options = smoke_options_from(arguments)
+    context = _find_context(arguments, options)
+    smoke_tests = _plan_smoke_tests(context, options)
     return stage.look(smoke_tests.stage, smoke_tests.inputs)
+
+
+def _find_context(arguments: argparse.Namespace, options: SmokeOptions) -> Context:
+    """Return the torch ref and family that are tested: those of the run's wheels, unless others are named."""
+    find = find_context if options.source.named else find_context_of_wheels
+    return find(common_from(arguments), group=arguments.artifact_group)
 
 
 def perform_smoke_tests(context: Context, options: SmokeOptions) -> None:

@@ -24,7 +24,13 @@ from core.run import Platform, this_platform
 from core.status import Pending, Status, UpToDate
 from pytorch_build.build import container
 from pytorch_build.build.container import ContainerSession
-from pytorch_build.context import Context, add_git_mirror_option, find_context, mirrors_from
+from pytorch_build.context import (
+    Context,
+    add_git_mirror_option,
+    find_context,
+    find_context_of_wheels,
+    mirrors_from,
+)
 from pytorch_build.lock.stored import stored_lock
 from pytorch_build.sdk import RocmOptions, add_tested_source_options, rocm_options_from
 from pytorch_build.test import container_run, installation, skip_questions, upstream_tests
@@ -267,7 +273,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _install_and_test(arguments: argparse.Namespace) -> None:
     """Install torch and run upstream's tests on it, unless a record says that they have passed."""
     request = _request_from(arguments)
-    context = find_context(common_from(arguments), group=arguments.artifact_group)
+    context = _find_context(arguments)
     target = require(context.common.python)
     # What is impossible is refused before gigabytes are fetched.
     gpus = _assign_gpus(context, arguments, request)
@@ -310,7 +316,7 @@ def look(arguments: argparse.Namespace) -> Status:
         return Pending(reasons=("its options ask for it",))
 
     request = _request_from(arguments)
-    context = find_context(common, group=arguments.artifact_group)
+    context = _find_context(arguments)
     target = require(common.python)
     gpus = _assign_gpus(context, arguments, request)
     tests = _find_tests(context, request)
@@ -417,6 +423,13 @@ def _describe_source(context: Context, arguments: argparse.Namespace) -> str:
 
 
 # What is tested, with which tests and tools
+
+
+def _find_context(arguments: argparse.Namespace) -> Context:
+    """Return the torch ref and family that are tested: those of the run's wheels, unless others are named."""
+    is_source_named = options_of_tested_source(arguments).named
+    find = find_context if is_source_named else find_context_of_wheels
+    return find(common_from(arguments), group=arguments.artifact_group)
 
 
 def _find_packages(context: Context, target: Interpreter, arguments: argparse.Namespace) -> TestedPackages:

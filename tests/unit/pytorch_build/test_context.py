@@ -3,7 +3,7 @@ import pytest
 from core.errors import UsageError
 from core.run.records import record_name
 from pytorch_build import context as context_module
-from pytorch_build.context import find_context
+from pytorch_build.context import find_context, find_context_of_wheels
 from tests.kit.builds import LocalRun
 
 TWO_FAMILIES = "gfx94X-dcgpu-gfx110X-all"
@@ -95,3 +95,64 @@ def test_refuses_unknown_names_with_the_nearest(run: LocalRun, options: dict[str
         find_context(run.common(**options))
 
     assert name in str(caught.value)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_wheels_are_of_the_only_ref_and_family_of_the_run(
+    run: LocalRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.built("torch", run_id="77", gpu_family="gfx110X-all")
+    run.built("vision", run_id="77", gpu_family="gfx110X-all", python="cp311")
+
+    context = find_context_of_wheels(run.common(torch_ref="", run_id="77"))
+
+    printed = capsys.readouterr().err
+    assert context.ref.name == "sample"
+    assert context.gpu_family == "gfx110X-all"
+    assert "torch ref: sample (that of run 77)" in printed
+    assert "GPU family: gfx110X-all (that of run 77)" in printed
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_wheels_are_of_the_family_that_is_named(run: LocalRun) -> None:
+    run.built("torch", gpu_family="gfx110X-all")
+
+    context = find_context_of_wheels(run.common(torch_ref="", gpu_family="gfx94X-dcgpu"))
+
+    assert context.ref.name == "sample"
+    assert context.gpu_family == "gfx94X-dcgpu"
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_wheels_of_a_named_group_are_of_its_ref(run: LocalRun) -> None:
+    run.built("torch", gpu_family=TWO_FAMILIES)
+    run.built("torch", gpu_family="cpu", ref="nightly")
+
+    context = find_context_of_wheels(run.common(torch_ref=""), group=TWO_FAMILIES)
+
+    assert context.ref.name == "sample"
+    assert context.artifact_group == TWO_FAMILIES
+
+
+def test_wheels_of_several_refs_and_families_leave_the_defaults(
+    run: LocalRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context_module, "detect", lambda: ("gfx942",))
+    run.built("torch", gpu_family="gfx110X-all", ref="sample")
+    run.built("torch", gpu_family="gfx1151", ref="nightly")
+    run.built("torch", gpu_family="cpu", ref="nightly")
+
+    context = find_context_of_wheels(run.common(torch_ref=""))
+
+    assert context.ref.name == "nightly"
+    assert context.gpu_family == "gfx94X-dcgpu"
+
+
+def test_a_run_without_wheels_leaves_the_defaults(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context_module, "detect", lambda: ("gfx942",))
+    run.rocm("7.1.0")
+
+    context = find_context_of_wheels(run.common(torch_ref=""))
+
+    assert context.ref.name == "nightly"
+    assert context.gpu_family == "gfx94X-dcgpu"
