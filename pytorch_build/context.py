@@ -10,7 +10,7 @@ from core.cell import GroupCell, python_of_tag
 from core.cli.options import DEFAULT_STORE, GIT_MIRRORS, Common, environment
 from core.errors import UsageError
 from core.families import CPU, default_family, detect, family, group_families
-from core.run import LOCAL_RUN, group_name, groups_with_records
+from core.run import LOCAL_RUN, group_name, record_keys_by_group
 from core.run.records import Record, read_all
 from core.shell import command_line
 from pytorch_build.refs.torch_refs import TorchRef, default_ref, torch_ref
@@ -146,9 +146,13 @@ def _cells_of_builds(common: Common, group: str) -> Sequence[GroupCell]:
     """Return what the wheels of a run's torch refs are for, in one artifact group or in all."""
     store = common.open_for_reading()
     outputs = common.outputs
+    manifests = store.list(outputs.source_locks_prefix)
+    record_keys = record_keys_by_group(outputs, [manifest.key for manifest in manifests])
     run_records: list[Record] = []
-    for artifact_group in [group] if group else groups_with_records(store, outputs):
-        run_records += read_all(store, outputs, artifact_group)
+    for artifact_group in record_keys:
+        if group in {"", artifact_group}:
+            run_records += read_all(store, outputs, artifact_group)
+
     builds = [record for record in run_records if record.stage.startswith("build_") and record.status == "ok"]
     return [record.cell for record in builds if record.cell.torch_ref is not None]
 

@@ -4,7 +4,6 @@ A document that cannot be read is no error here, but a problem that the page sho
 """
 
 import json
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from core import data, parallel
 from core.cell import GroupCell, python_of_tag
 from core.cli.options import Common
 from core.errors import FatalError
-from core.run import RunOutputs, choose_groups, is_record, records
+from core.run import RunOutputs, choose_groups, record_keys_by_group, records
 from core.run.records import Record
 from core.stores import Store
 from core.stores.overlay import store_of
@@ -88,7 +87,7 @@ def read_run(common: Common, *, tests: bool = True) -> RunFacts:
     store = common.open_for_reading()
     outputs = common.outputs
     keys = list_manifests(store, outputs)
-    record_keys = _record_keys_by_group(keys, outputs)
+    record_keys = record_keys_by_group(outputs, keys)
     artifact_groups = choose_groups(
         store,
         outputs,
@@ -116,16 +115,6 @@ def list_manifests(store: Store, outputs: RunOutputs) -> Sequence[str]:
     """Return the keys of a run's documents: one request, whatever the run holds."""
     documents = store.list(f"{outputs.prefix}/manifests")
     return [document.key for document in documents]
-
-
-def _record_keys_by_group(keys: Sequence[str], outputs: RunOutputs) -> Mapping[str, Sequence[str]]:
-    record_keys: dict[str, list[str]] = defaultdict(list)
-    prefix = outputs.manifests_prefix("")
-    for key in keys:
-        artifact_group, slash, _ = key.removeprefix(prefix).partition("/")
-        if slash and is_record(key):
-            record_keys[artifact_group].append(key)
-    return record_keys
 
 
 def _is_selected(common: Common, ref: str | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -177,15 +177,15 @@ def artifact_groups(store: Store, outputs: RunOutputs, gpu_family: str) -> Seque
     )
 
 
-def groups_with_records(store: Store, outputs: RunOutputs) -> Sequence[str]:
-    """Return the artifact groups that have records, sorted."""
-    prefix = f"{outputs.source_locks_prefix}/"
-    groups: set[str] = set()
-    for stored in store.list(outputs.source_locks_prefix):
-        group, slash, _name = stored.key.removeprefix(prefix).rpartition("/")
-        if slash and is_record(stored.key):
-            groups.add(group)
-    return sorted(groups)
+def record_keys_by_group(outputs: RunOutputs, keys: Iterable[str]) -> Mapping[str, Sequence[str]]:
+    """Return the keys of records among those of a run's manifests, by artifact group."""
+    record_keys: dict[str, list[str]] = {}
+    prefix = outputs.manifests_prefix("")
+    for key in keys:
+        artifact_group, slash, _name = key.removeprefix(prefix).partition("/")
+        if slash and is_record(key):
+            record_keys.setdefault(artifact_group, []).append(key)
+    return record_keys
 
 
 def choose_groups(

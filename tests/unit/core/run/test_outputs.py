@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import UsageError
-from core.run import RunOutputs
+from core.run import RunOutputs, record_keys_by_group
 from core.stores.directory import DirectoryStore
 
 GROUP = "gfx110X-all"
@@ -112,3 +112,16 @@ def test_addresses_are_those_of_an_endpoint() -> None:
     run = RunOutputs(run_id="17", platform="linux", address="http://127.0.0.1:9000/b")
 
     assert run.url_of("17-linux/a+b") == "http://127.0.0.1:9000/b/17-linux/a%2Bb"
+
+
+def test_finds_records_by_their_group_among_all_manifests() -> None:
+    run = run_in_bucket()
+    record_key = run.record_key("cpu", "build_torch-nightly-cp312")
+    keys = [
+        run.plan_key,
+        run.source_lock_key("nightly"),
+        f"{run.manifests_prefix(GROUP)}/therock_manifest.json",
+        record_key,
+    ]
+
+    assert record_keys_by_group(run, keys) == {"cpu": [record_key]}
