@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ci.bisection.building import build_packages, make_local_run
 from ci.bisection.differences import RevisionFacts, facts_of_run
+from ci.bisection.local_builds import build_packages, make_local_run
 from ci.bisection.search import Revision, find_revision
 from ci.report.facts import read_run
 from ci.report.names import cell_text, natural_key

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from core.cell import GroupCell, python_of_tag
 from core.errors import UsageError
 from core.run.records import record_name
-from pytorch_build.test.junit.reading import NO_TEST
+from pytorch_build.test.junit.reader import NO_TEST
 from pytorch_build.test.shards import Shard, parse_shard
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from core import parallel
 from core.errors import MissingInputError
 from core.run import RunOutputs, records
-from pytorch_build.test.junit.reading import read_junit, read_junit_file
-from pytorch_build.test.junit.writing import write_junit
+from pytorch_build.test.junit.reader import read_junit, read_junit_file
+from pytorch_build.test.junit.writer import write_junit
 from pytorch_build.test.record import (
     STAGE_PREFIX,
     details_of_report,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytorch_build.check.device_code import file_facts
-from pytorch_build.test.junit.reading import read_junit_file
+from pytorch_build.test.junit.reader import read_junit_file
 from tests.kit.clones import FAMILY, TAG, Clone
 from tests.kit.sample import SampleRun
 

@@ -38,7 +38,7 @@ from pytorch_build.refs.torch_refs import UserRefsFile
 from pytorch_build.split.library import SplitError
 from pytorch_build.split.take_apart import open_library
 from pytorch_build.test import skip_rules
-from pytorch_build.test.junit.reading import read_junit
+from pytorch_build.test.junit.reader import read_junit
 from rocm_packaging.artifacts import parse_stage_folders
 from rocm_packaging.packages import kpack
 from tests.kit import binaries, locks, plans, promotion_facts, tar_members, wheels

@@ -12,7 +12,7 @@ from ci.promote.candidates import rewrite_set
 from ci.promote.version_change import RocmChange
 from core import process
 from pytorch_build.test.junit.document import Document
-from pytorch_build.test.junit.reading import read_junit_file
+from pytorch_build.test.junit.reader import read_junit_file
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
 from rocm_packaging.sample.facts import FAMILY_TARGETS, TARGETS
 from tests.kit.clones import Clone

@@ -10,7 +10,7 @@ import pytest
 
 from core import process
 from core.cli.options import ROOT
-from pytorch_build.test.junit.reading import read_junit_file
+from pytorch_build.test.junit.reader import read_junit_file
 
 TEXTS = Path(__file__).with_name("texts")
 UPSTREAM_TESTS = ("test_type_info", "test_comparison_utils")

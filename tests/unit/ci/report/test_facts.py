@@ -11,7 +11,7 @@ from core.errors import MissingInputError, UsageError
 from core.run import records
 from core.run.records import Record
 from pytorch_build.test.junit.document import Case, Document
-from pytorch_build.test.junit.writing import write_junit
+from pytorch_build.test.junit.writer import write_junit
 from pytorch_build.test.report import Report, ReportOrigin, document_to_write
 from tests.kit import page_runs
 

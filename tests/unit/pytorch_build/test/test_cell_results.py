@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from pytorch_build.test.cell_results import CellResults, add_missing_results, merge_reports
 from pytorch_build.test.junit.document import FAILING, OUTCOMES, Case, Document, Suite
-from pytorch_build.test.junit.reading import read_junit
-from pytorch_build.test.junit.writing import write_junit
+from pytorch_build.test.junit.reader import read_junit
+from pytorch_build.test.junit.writer import write_junit
 from pytorch_build.test.report import (
     EXISTING_TESTS,
     LEFT_OUT,

@@ -8,7 +8,7 @@ from core.run.records import Record
 from core.stores import Store
 from core.stores.directory import DirectoryStore
 from pytorch_build.test.cell_results import CellResults
-from pytorch_build.test.junit.reading import read_junit
+from pytorch_build.test.junit.reader import read_junit
 from pytorch_build.test.merged_record import merge_shard_records
 from pytorch_build.test.report import MERGED_SHARDS
 from tests.kit.runs import run_outputs

@@ -9,8 +9,8 @@ import pytest
 
 from pytorch_build.test.file_run import FileSettings
 from pytorch_build.test.junit.document import Document
-from pytorch_build.test.junit.reading import read_junit
-from pytorch_build.test.junit.writing import write_junit
+from pytorch_build.test.junit.reader import read_junit
+from pytorch_build.test.junit.writer import write_junit
 from tests.kit.repos import write_files
 from tests.kit.torch_test_files import (
     FILE,

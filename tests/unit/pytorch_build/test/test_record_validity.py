@@ -9,7 +9,7 @@ from core.run import records
 from core.run.records import FileRecord, Record
 from pytorch_build.test.cell_results import CellResults, merge_reports
 from pytorch_build.test.junit.document import Document, Outcome
-from pytorch_build.test.junit.writing import write_junit
+from pytorch_build.test.junit.writer import write_junit
 from pytorch_build.test.record import TestDetails
 from pytorch_build.test.record_validity import (
     check_records,

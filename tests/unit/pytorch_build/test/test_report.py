@@ -1,8 +1,8 @@
 import pytest
 
 from pytorch_build.test.junit.document import Document
-from pytorch_build.test.junit.reading import read_junit
-from pytorch_build.test.junit.writing import write_junit
+from pytorch_build.test.junit.reader import read_junit
+from pytorch_build.test.junit.writer import write_junit
 from pytorch_build.test.report import Report, ReportOrigin, document_to_write, report_of_document
 from pytorch_build.test.shards import Shard
 from tests.kit.torch_results import case_of

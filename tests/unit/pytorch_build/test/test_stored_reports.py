@@ -9,8 +9,8 @@ from core.stores import Store
 from core.stores.directory import DirectoryStore
 from pytorch_build.test.cell_results import merge_reports
 from pytorch_build.test.junit.document import Outcome
-from pytorch_build.test.junit.reading import read_junit
-from pytorch_build.test.junit.writing import write_junit
+from pytorch_build.test.junit.reader import read_junit
+from pytorch_build.test.junit.writer import write_junit
 from pytorch_build.test.report import Report, ReportOrigin
 from pytorch_build.test.shards import Shard
 from pytorch_build.test.stored_reports import find_tested_groups, put_report, read_reports_in_folder

@@ -12,7 +12,7 @@ from pytorch_build.test import file_run, gpus, shards
 from pytorch_build.test.file_run import FileResults
 from pytorch_build.test.gpus import Assignment, Gpu, Machine, assign_gpus, assignment_without_gpu
 from pytorch_build.test.junit.document import Case
-from pytorch_build.test.junit.reading import read_junit_file
+from pytorch_build.test.junit.reader import read_junit_file
 from pytorch_build.test.shards import Durations, FileDuration, Shard
 from pytorch_build.test.torch_run import (
     Bench,

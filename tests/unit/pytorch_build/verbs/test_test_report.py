@@ -11,7 +11,7 @@ from core.run import records
 from core.run.records import Record
 from pytorch_build.test import shards
 from pytorch_build.test.junit.document import Case, Document, Suite
-from pytorch_build.test.junit.writing import write_junit
+from pytorch_build.test.junit.writer import write_junit
 from pytorch_build.test.report import EXISTING_TESTS, MAY_SKIP, Report, ReportOrigin
 from pytorch_build.test.stored_reports import put_report
 from tests.kit.builds import LocalRun

@@ -1,7 +1,7 @@
 import pytest
 
 from pytorch_build.test.junit import testcase
-from pytorch_build.test.junit.reading import read_junit
+from pytorch_build.test.junit.reader import read_junit
 from tests.kit.torch_results import suite_element
 
 

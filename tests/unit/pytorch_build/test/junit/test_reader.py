@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core import process
-from pytorch_build.test.junit import reading
+from pytorch_build.test.junit import reader
 from pytorch_build.test.junit.document import Document
-from pytorch_build.test.junit.reading import read_junit, read_junit_file
+from pytorch_build.test.junit.reader import read_junit, read_junit_file
 from pytorch_build.test.junit.texts import TEXT_LIMIT
-from pytorch_build.test.junit.writing import write_junit
+from pytorch_build.test.junit.writer import write_junit
 from tests.kit.repos import write_files
 from tests.kit.torch_results import case_of, suite_element
 from tests.kit.windows import NO_PIPES, make_pipe
@@ -147,7 +147,7 @@ def test_reads_huge_outputs_in_the_memory_of_one() -> None:
 
 
 def test_reads_no_more_tests_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MAX_CASES", 3)
+    monkeypatch.setattr(reader, "MAX_CASES", 3)
 
     cases = "".join(f'<testcase name="{name}"/>' for name in "abcde")
 
@@ -158,7 +158,7 @@ def test_reads_no_more_tests_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_reads_no_more_bytes_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MAX_BYTES", 64)
+    monkeypatch.setattr(reader, "MAX_BYTES", 64)
 
     assert "larger" in read_junit(REPORT).problems[0]
 
@@ -166,7 +166,7 @@ def test_reads_no_more_bytes_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> 
 def test_refuses_a_file_by_its_size_before_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "report.xml"
     with path.open("wb") as stream:
-        stream.truncate(reading.MAX_BYTES + 1)
+        stream.truncate(reader.MAX_BYTES + 1)
 
     (problem,) = read_junit_file(path).problems
 
@@ -182,7 +182,7 @@ def test_reads_a_huge_attribute_no_further_than_its_limit() -> None:
     tracemalloc.stop()
 
     assert "16 MiB" in problem
-    assert peak < 4 * reading.MAX_TAG_BYTES
+    assert peak < 4 * reader.MAX_TAG_BYTES
 
 
 # Counts

@@ -1,4 +1,4 @@
-"""Writing results as a JUnit report."""
+"""Write results as a JUnit report."""
 
 import xml.etree.ElementTree as ET
 from collections.abc import Collection, Sequence

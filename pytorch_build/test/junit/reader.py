@@ -1,4 +1,4 @@
-"""Reading a report, which may be cut off, empty, huge or hostile.
+"""Read a report, which may be cut off, empty, huge or hostile.
 
 It is read in one pass, which keeps the elements of one test at a time. Its size and that of each tag, its
 depth and the number of its tests have limits. What is wrong with it stands in `Document.problems`, beside the
