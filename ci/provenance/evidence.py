@@ -25,7 +25,7 @@ from ci.promote.documents import (
     list_keys,
     parse_stored_record,
 )
-from ci.promote.staging import python_tag_of_file
+from ci.promote.staged_files import python_tag_of_file
 from ci.provenance.facts import (
     SOURCE,
     ResourceDescriptor,

@@ -13,7 +13,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import Field
 
 from ci.promote.documents import DocumentDigest, StoredRecord, list_keys, parse_stored_record
-from ci.promote.staging import read_locks
+from ci.promote.staged_files import read_locks
 from core import data, parallel
 from core.errors import DataError, MissingInputError
 from core.http import without_secret

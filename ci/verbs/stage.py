@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ci.promote import documents
 from ci.promote.documents import StagingRecord
 from ci.promote.facts import read_group
-from ci.promote.staging import choose_files, plan_staging, require_samples, stage_group, stage_locks
+from ci.promote.staged_files import choose_files, plan_staging, require_samples, stage_group, stage_locks
 from ci.publish.batches import print_files
 from ci.publish.buckets import buckets, takes_samples
 from core import console

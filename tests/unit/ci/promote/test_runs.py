@@ -11,7 +11,7 @@ from ci.promote import documents
 from ci.promote.documents import DocumentDigest, PromotedFile, StagedFile, StagingRecord, identity_of
 from ci.promote.facts import SetFacts, StagedWheel, read_group
 from ci.promote.policy import promoted_files
-from ci.promote.staging import merge_staging_records, python_tag_of_file, stage_locks
+from ci.promote.staged_files import merge_staging_records, python_tag_of_file, stage_locks
 from core.cell import GroupCell
 from core.errors import MissingInputError, StoreError, UsageError
 from core.stores import Store

@@ -13,7 +13,7 @@ import pytest
 from ci.promote import promotion
 from ci.promote.documents import Decision, PromotedFile, Ruling
 from ci.promote.facts import read_group
-from ci.promote.staging import choose_files, plan_staging, stage_group
+from ci.promote.staged_files import choose_files, plan_staging, stage_group
 from ci.provenance.facts import statement_path
 from ci.provenance.statements import write_provenance
 from core.cell import GroupCell

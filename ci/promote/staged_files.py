@@ -1,4 +1,4 @@
-"""Putting a run's wheels up for testing: which files are staged, and the record of what they came from."""
+"""The files of a run that are put up for testing, and the record of what they came from."""
 
 from __future__ import annotations
 
