@@ -526,6 +526,9 @@ def group(title: str, step: Step | None = None, *, fold: bool = True) -> Iterato
             finally:
                 STEP.reset(token)
         outcome = ""
+    except KeyboardInterrupt:
+        outcome = "interrupted after "
+        raise
     finally:
         seconds = time.monotonic() - step.started
         sentence = f"{title}: {outcome}{duration(seconds)}"

@@ -167,6 +167,12 @@ class Bisection(Document):
         if judgement.result == expected:
             return
         output = last_output(judgement)
+        if judgement.lost or revision.lacks:
+            raise CheckError(
+                f"{revision.name} should be {expected}, and cannot be tested: {judgement.why}.{output}",
+                hint=f"Build what it lacks (--build), or name another --{expected}; "
+                "--no-verify trusts the ends.",
+            )
         raise CheckError(
             f"{revision.name} should be {expected}, and is not: {judgement.why}.{output}",
             hint=f"Name another --{expected}, or correct the command; --no-verify trusts the ends.",

@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> None:
                 rows_of_going.append(row)
             else:
                 rows_of_staying.append(row)
-        columns = ("what", "path", "size", "changed", "again in", "stays")
+        columns = ("what", "path", "size", "changed", "made in", "stays because")
         console.table(columns, [*rows_of_going, *rows_of_staying])
 
         if is_deleting:

@@ -404,7 +404,7 @@ def _show_plan(store: Store, decision: Decision) -> None:
         sidecar_count += bool(file.metadata_sha256)
 
     is_done = promotion.is_done(store, decision)
-    key_column = "written before" if is_done else "would be written"
+    key_column = "already there" if is_done else "would be written"
     console.table((key_column, "size", "sha256", "from"), rows)
     _show_left_out(decision)
 

@@ -288,7 +288,7 @@ def _unread_page_error(
     """Return the error for a page that was not answered: the server's, or that of who wrote the address."""
     message = f"{without_secret(url)}: {response.problem}."
     if not response.status or response.status >= _FAILED:
-        return ServiceError(message, hint=f"Try again, or correct {setting}.")
+        return ServiceError(message, hint=f"Try again, or name another place with {setting}.")
     return MissingInputError(
         message,
         hint=f"Correct {setting}. A run in a private bucket is named by its id and store "

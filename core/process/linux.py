@@ -30,8 +30,10 @@ _SEPARATOR = ":"
 _WATCHER_MARK = "watcher"
 
 # Seconds in which the last processes of a command may end after it without being named: on a busy machine a
-# program ends before those that it has told to end.
+# program ends before those that it has told to end. Processes at work have the longer time: they may be at
+# their end and wait for a processor, as those by which uv compiles to byte code.
 _SETTLING_SECONDS = 1.0
+_SETTLING_SECONDS_AT_WORK = 5.0
 # Seconds that what was left running has to end by itself, and in which the kernel ends what is killed.
 STRAY_GRACE_SECONDS = 5.0
 _KILL_SECONDS = 10.0
@@ -115,12 +117,7 @@ class CommandTree:
         """End what the command's process, which has ended, left running; return its names by process id."""
         if self._process_id is not None:
             _CHARGE.attended_ids.discard(self._process_id)
-        # Where nothing was left, this is all that is asked: one short list of the kernel's.
-        strays = self._strays()
-        settled_at = time.monotonic() + _SETTLING_SECONDS
-        while strays and time.monotonic() < settled_at:
-            time.sleep(_PAUSE_SECONDS)
-            strays = self._strays()
+        strays = self._settled_strays()
         if not strays:
             return {}
 
@@ -130,6 +127,18 @@ class CommandTree:
         for process_id in strays:
             _reap(process_id)
         return names
+
+    def _settled_strays(self) -> list[int]:
+        """Return what the command has left after the time in which its last processes end by themselves."""
+        command_ended = time.monotonic()
+        # Where nothing was left, this is all that is asked: one short list of the kernel's.
+        while strays := self._strays():
+            are_at_work = all(map(_is_at_work, strays))
+            settling_seconds = _SETTLING_SECONDS_AT_WORK if are_at_work else _SETTLING_SECONDS
+            if time.monotonic() >= command_ended + settling_seconds:
+                return strays
+            time.sleep(_PAUSE_SECONDS)
+        return []
 
     def _strays(self) -> list[int]:
         return [process_id for process_id in _unattended_children() if self._has_left(process_id)]
@@ -239,6 +248,11 @@ def marks_of(process_id: int) -> list[str]:
 def is_running(process_id: int) -> bool:
     """Return whether a process runs; one that has ended and is waited for by nobody does not."""
     return _stat(process_id)[:1] not in ([], ["Z"], ["X"])
+
+
+def _is_at_work(process_id: int) -> bool:
+    """Return whether a process computes, waits for a processor or for a disk; one that has ended does not."""
+    return _stat(process_id)[:1] in (["R"], ["D"])
 
 
 def _parent_of(process_id: int) -> int:

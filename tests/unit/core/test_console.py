@@ -435,6 +435,14 @@ def test_a_group_in_a_log_ends_with_its_duration(capsys: Capture, clock: Clock) 
     assert lines == ["compiling", "── inner: 1 min 05 s", "── outer: failed after 1 min 05 s"]
 
 
+def test_a_group_that_is_stopped_has_not_failed(capsys: Capture, clock: Clock) -> None:
+    with suppress(KeyboardInterrupt), console.group("build"):
+        clock.now += 65
+        raise KeyboardInterrupt
+
+    assert capsys.readouterr().err.splitlines() == ["── build: interrupted after 1 min 05 s"]
+
+
 def test_a_group_for_github_is_a_fold_without_folds_inside(github: Capture, clock: Clock) -> None:
     print_nested_groups(clock)
 

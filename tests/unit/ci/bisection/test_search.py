@@ -132,6 +132,18 @@ def test_ends_where_an_end_is_not_what_it_should_be(
     assert "no module named torch" in str(caught.value)
 
 
+@pytest.mark.parametrize("lacks", ["", "no wheels"], ids=["lost", "never there"])
+def test_an_end_without_wheels_can_be_built(lacks: str) -> None:
+    search = make_search(9)
+    end = search.points[-1].model_copy(update={"lacks": lacks})
+    judgement = SKIP if lacks else LOST
+
+    with pytest.raises(CheckError, match="cannot be tested") as caught:
+        search.with_judgement(end, judgement)
+
+    assert "--build" in str(caught.value)
+
+
 # --- Flaky commands --------------------------------------------------------------------------
 
 

@@ -130,6 +130,19 @@ def test_a_process_that_ends_right_behind_its_command_is_not_named(tmp_path: Pat
     assert "left running" not in completed.stderr
 
 
+def test_a_process_that_ends_as_soon_as_it_has_a_processor_is_not_named(tmp_path: Path) -> None:
+    # It works for longer than the last processes of a command wait for anything.
+    work = "import time\nend = time.monotonic() + 1.8\nwhile time.monotonic() < end: pass"
+    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {work!r}])"
+    text = PROGRAM.format(root=str(ROOT), command=code, run="run()")
+
+    completed = subprocess.run(
+        [sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+
+    assert "left running" not in completed.stderr
+
+
 def test_a_program_ends_with_the_one_that_started_it(tmp_path: Path) -> None:
     text = PROGRAM.format(root=str(ROOT), command=command(seconds=LONG), run="run()")
     text = text.replace("ends_with_parent=False", "ends_with_parent=True")
