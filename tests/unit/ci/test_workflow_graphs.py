@@ -148,7 +148,10 @@ Needs = Mapping[str, set[str]]
 
 def direct_needs(workflow: Workflow) -> Needs:
     """Return the jobs that each job of a workflow names as those it waits for."""
-    return {name: set(needs_of(job)) for name, job in workflow.jobs.items()}
+    needs: dict[str, set[str]] = {}
+    for name, job in workflow.jobs.items():
+        needs[name] = set(needs_of(job))
+    return needs
 
 
 def direct_needs_of_plan(jobs: Sequence[Job]) -> Needs:
