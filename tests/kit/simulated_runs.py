@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.kit.github_expressions import STATUS, expand, expand_condition, expand_text, is_true
-from tests.kit.workflow_files import Workflow, workflows
+from tests.kit.workflow_files import Workflow, needs_of, workflows
 
 STATUS_FUNCTION = re.compile(r"\b(success|failure|cancelled|always)\(\)")
 
@@ -131,7 +131,7 @@ class Simulation:
         for name in _in_order(workflow):
             tree = workflow.jobs[name]
             needs: dict[str, Any] = {}
-            for need in _needs(tree):
+            for need in needs_of(tree):
                 needs[need] = {"result": results_by_job[need].result, "outputs": results_by_job[need].outputs}
             results = [results_by_job[ancestor].result for ancestor in _ancestors(workflow, name)]
             job_contexts = {**contexts, "needs": needs}
@@ -141,9 +141,8 @@ class Simulation:
             else:
                 results_by_job[name] = _Result(result="skipped")
 
-        declared = workflow.on.get("workflow_call", {}).get("outputs", {})
         contexts["jobs"] = {name: {"outputs": job.outputs} for name, job in results_by_job.items()}
-        outputs = {name: expand_text(output["value"], contexts) for name, output in declared.items()}
+        outputs = {name: expand_text(output["value"], contexts) for name, output in workflow.outputs.items()}
         return _Result(result=_result([job.result for job in results_by_job.values()]), outputs=outputs)
 
     def _run_matrix(
@@ -240,15 +239,10 @@ def _simulated_step(tree: Mapping[str, Any], contexts: Mapping[str, Any]) -> Sim
     )
 
 
-def _needs(tree: Mapping[str, Any]) -> Sequence[str]:
-    needs = tree.get("needs", [])
-    return [needs] if isinstance(needs, str) else needs
-
-
 def _ancestors(workflow: Workflow, name: str) -> set[str]:
     """Return the jobs that a job waits for, and those that these wait for."""
     ancestors: set[str] = set()
-    for need in _needs(workflow.jobs[name]):
+    for need in needs_of(workflow.jobs[name]):
         ancestors |= {need, *_ancestors(workflow, need)}
     return ancestors
 
@@ -258,7 +252,7 @@ def _in_order(workflow: Workflow) -> Sequence[str]:
     ordered: list[str] = []
     while len(ordered) < len(workflow.jobs):
         for name, tree in workflow.jobs.items():
-            if name not in ordered and set(_needs(tree)) <= {*ordered}:
+            if name not in ordered and set(needs_of(tree)) <= {*ordered}:
                 ordered.append(name)
     return ordered
 

@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +14,7 @@ import yaml  # type: ignore[import-untyped]
 from core.cli.options import ROOT
 
 FOLDER = ROOT / ".github" / "workflows"
+ACTIONS = ROOT / ".github" / "actions"
 # The plan writes the sessions of some jobs, which a step calls by this variable.
 SESSIONS = "$SESSIONS"
 # The session that reads a job in the plan, and sets the variables of the job's later steps.
@@ -52,9 +53,19 @@ class Workflow:
     @property
     def inputs(self) -> Mapping[str, Any]:
         """Return the inputs of a call, or of a dispatch where it cannot be called."""
-        settings = self.on.get("workflow_call", self.on.get("workflow_dispatch", {}))
-        inputs: Mapping[str, Any] = settings.get("inputs", {})
+        event = "workflow_call" if "workflow_call" in self.on else "workflow_dispatch"
+        return self.inputs_of(event)
+
+    def inputs_of(self, event: str) -> Mapping[str, Any]:
+        """Return the inputs that it declares for an event: ``workflow_call`` or ``workflow_dispatch``."""
+        inputs: Mapping[str, Any] = self.on.get(event, {}).get("inputs", {})
         return inputs
+
+    @property
+    def outputs(self) -> Mapping[str, Any]:
+        """Return the outputs that it declares for who calls it."""
+        outputs: Mapping[str, Any] = self.on.get("workflow_call", {}).get("outputs", {})
+        return outputs
 
 
 @cache
@@ -68,6 +79,49 @@ def read_workflow(path: Path) -> Workflow:
 def workflows() -> Mapping[str, Workflow]:
     """Return the workflows of this repository by the names of their files."""
     return {path.name: read_workflow(path) for path in sorted(FOLDER.glob("*.yml"))}
+
+
+def text_of_workflows() -> str:
+    """Return the text of every workflow, one after the other."""
+    return "\n".join(workflow.text for workflow in workflows().values())
+
+
+@cache
+def local_actions() -> Mapping[str, Mapping[str, Any]]:
+    """Return the actions of this repository by the names of their folders."""
+    actions: dict[str, Mapping[str, Any]] = {}
+    for path in sorted(ACTIONS.rglob("action.yml")):
+        text = path.read_text(encoding="utf-8")
+        actions[path.parent.name] = yaml.load(text, Loader=yaml.CSafeLoader)
+    return actions
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkflowJob:
+    """One job of a workflow.
+
+    Attributes:
+        path: Its workflow and its name, for messages.
+        tree: The job as it is written.
+    """
+
+    path: str
+    name: str
+    workflow: Workflow
+    tree: Mapping[str, Any]
+
+
+def workflow_jobs() -> Iterator[WorkflowJob]:
+    """Yield every job of every workflow."""
+    for file, workflow in workflows().items():
+        for name, tree in workflow.jobs.items():
+            yield WorkflowJob(path=f"{file}, {name}", name=name, workflow=workflow, tree=tree)
+
+
+def needs_of(job: Mapping[str, Any]) -> Sequence[str]:
+    """Return the jobs that a job waits for; a workflow may write a single one without a list."""
+    needs: str | Sequence[str] = job.get("needs", [])
+    return [needs] if isinstance(needs, str) else needs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,11 +153,10 @@ class Step:
 
 def steps() -> Iterator[Step]:
     """Yield every step of every workflow."""
-    for name, workflow in workflows().items():
-        for job_name, job in workflow.jobs.items():
-            for tree in job.get("steps", []):
-                path = f"{name}, {job_name}, {tree.get('name', tree.get('uses'))}"
-                yield Step(path=path, workflow=workflow, job=job, tree=tree)
+    for job in workflow_jobs():
+        for tree in job.tree.get("steps", []):
+            path = f"{job.path}, {tree.get('name', tree.get('uses'))}"
+            yield Step(path=path, workflow=job.workflow, job=job.tree, tree=tree)
 
 
 def command_steps() -> Iterator[Step]:
@@ -225,11 +278,19 @@ class Call:
 
 def calls() -> Iterator[Call]:
     """Yield every job that calls a workflow."""
-    for name, workflow in workflows().items():
-        for job_name, job in workflow.jobs.items():
-            target = called(job)
-            if target is not None:
-                yield Call(path=f"{name}, {job_name}", workflow=workflow, job=job, target=target)
+    for job in workflow_jobs():
+        target = called(job.tree)
+        if target is not None:
+            yield Call(path=job.path, workflow=job.workflow, job=job.tree, target=target)
+
+
+def called_workflows(file: str) -> set[str]:
+    """Return the workflows that one calls, and those that they call in turn."""
+    files: set[str] = set()
+    for call in calls():
+        if call.workflow.name == file:
+            files |= {call.target.name, *called_workflows(call.target.name)}
+    return files
 
 
 def words_of(command: str) -> list[str]:

@@ -75,7 +75,6 @@ class Fork:
         return {**self.other_variables, "SCHEDULES": self.schedules}
 
 
-EVERY_WORKFLOW = json.dumps([workflow.tree["name"] for workflow in workflows().values()])
 FORKS = {
     "a copy without settings": Fork(),
     "the guide's file": Fork(
@@ -140,17 +139,18 @@ def names_in(job: SimulatedJob, pattern: re.Pattern[str]) -> set[str]:
 def foreign_names(job: SimulatedJob, fork: Fork, upstream: Upstream) -> set[str]:
     """Return the stores, roles, machines and families that a job names and that are not the fork's."""
     names = names_in(job, NAME)
-    bare_names = {name.removeprefix("s3://") for name in names}
+    names_without_scheme = {name.removeprefix("s3://") for name in names}
 
-    unowned_names = {job.machine} - fork.machines - GITHUB_MACHINES
-    unowned_names |= bare_names & upstream.stores
-    unowned_names |= bare_names & upstream.machines
+    foreign = {job.machine} - fork.machines - GITHUB_MACHINES
+    foreign |= names_without_scheme & upstream.stores
+    foreign |= names_without_scheme & upstream.machines
     if fork.families:
-        unowned_names |= names & upstream.families
+        foreign |= names & upstream.families
     for role in names_in(job, ROLE):
+        # The account in the guide's examples.
         if ":123456789012:" not in role:
-            unowned_names.add(role)
-    return unowned_names
+            foreign.add(role)
+    return foreign
 
 
 # --- Runs ------------------------------------------------------------------------------------
@@ -162,11 +162,14 @@ class World:
 
     fork: Fork
     folder: Path
-    nights: dict[str, Sequence[SimulatedJob]] = field(default_factory=dict)  # one is like the other
+    nights: dict[str, Sequence[SimulatedJob]] = field(default_factory=dict)  # each night is like the first
 
     @property
     def config_file(self) -> Path | None:
-        return None if self.fork.file is None else self.folder / "own.toml"
+        """The repository's own data, where the fork has any."""
+        if self.fork.file is None:
+            return None
+        return self.folder / "own.toml"
 
     def run(self, file: str, event: Event) -> Sequence[SimulatedJob]:
         """Return the jobs of a run that start."""
@@ -174,16 +177,24 @@ class World:
         planned_run = PlannedRun(folder=self.folder, event=event, config_file=self.config_file)
         return Simulation(event=event, run_step=planned_run.run_step).run(file)
 
-    def event(self, name: str, payload: Mapping[str, object] | None = None, **inputs: str) -> Event:
+    def event(
+        self,
+        name: str,
+        *,
+        payload: Mapping[str, object] | None = None,
+        inputs: Mapping[str, str] | None = None,
+    ) -> Event:
+        """Return an event in the fork's repository."""
         github = github_event(name, FORK, payload)
-        return Event(github=github, inputs=inputs, variables=self.fork.variables)
+        return Event(github=github, inputs=inputs or {}, variables=self.fork.variables)
 
     def scheduled_runs(self, day: datetime) -> Mapping[str, Sequence[SimulatedJob]]:
         """Return the jobs that the clock starts on a day, by the workflow's file."""
         runs: dict[str, Sequence[SimulatedJob]] = {}
         for file in files_of_day(day):
             if file not in self.nights:
-                self.nights[file] = self.run(file, self.event("schedule"))
+                event = self.event("schedule")
+                self.nights[file] = self.run(file, event)
             runs[file] = self.nights[file]
         return runs
 
@@ -191,8 +202,8 @@ class World:
 def make_world(name: str, folder: Path) -> World:
     """Return a fork of these, with its file written."""
     world = World(fork=FORKS[name], folder=folder)
-    if world.config_file is not None:
-        world.config_file.write_text(world.fork.file or "", encoding="utf-8")
+    if world.config_file is not None and world.fork.file is not None:
+        world.config_file.write_text(world.fork.file, encoding="utf-8")
     return world
 
 
@@ -215,61 +226,118 @@ def is_on_day(cron: str, day: datetime) -> bool:
     assert minute.isdigit()
     assert hour.isdigit()
     assert (day_of_month, month) == ("*", "*")
+    if day_of_week == "*":
+        return True
     # Sunday is 0.
-    return day_of_week == "*" or int(day_of_week) == day.isoweekday() % 7
+    return int(day_of_week) == day.isoweekday() % 7
 
 
 WEEK = [MONDAY + timedelta(days=number) for number in range(7)]
+SUNDAY = WEEK[-1]
+EVERY_DAY = pytest.mark.parametrize("day", WEEK, ids="{:%A}".format)
 
 
-@pytest.mark.parametrize("day", WEEK, ids=lambda day: f"{day:%A}")
+@EVERY_DAY
 def test_nothing_of_a_night_is_upstreams(world: World, day: datetime, upstream: Upstream) -> None:
     for file, jobs in world.scheduled_runs(day).items():
         for job in jobs:
-            assert not foreign_names(job, world.fork, upstream), f"{file}: {job.path}"
+            names = foreign_names(job, world.fork, upstream)
+            assert not names, f"{file}: {job.path}"
 
 
-@pytest.mark.parametrize("day", WEEK, ids=lambda day: f"{day:%A}")
+@EVERY_DAY
 def test_nothing_runs_by_the_clock_that_nobody_asked_for(world: World, day: datetime) -> None:
     requested = json.loads(world.fork.schedules or "[]")
 
     for file, jobs in world.scheduled_runs(day).items():
-        assert bool(jobs) == (workflows()[file].tree["name"] in requested), file
+        is_requested = workflows()[file].tree["name"] in requested
+        assert bool(jobs) == is_requested, file
 
 
-EVENTS = {
-    "a push": ("ci.yml", "push", push(), {}),
-    "a push to a branch": ("ci.yml", "push", push("topic"), {}),
-    "a merge queue": ("ci.yml", "merge_group", merge_group(), {}),
-    "a pull request": ("ci.yml", "pull_request", pull_request("build:pytorch", head=FORK), {}),
-    "a fork's pull request": ("ci.yml", "pull_request", pull_request("build:pytorch", head="x/y"), {}),
-    "tests of torch": ("ci.yml", "pull_request", pull_request("test:torch", head=FORK), {}),
-    "all families": ("ci.yml", "pull_request", pull_request("ci:run-all-archs", head=FORK), {}),
-    "a dispatch": ("ci.yml", "workflow_dispatch", {}, {}),
-    "a dispatch of all": ("ci.yml", "workflow_dispatch", {}, {"linux_amdgpu_families": "all"}),
-    "maintenance": ("maintenance.yml", "workflow_dispatch", {}, {}),
-    "a nightly": (
-        "release_portable_linux_pytorch_wheels.yml",
-        "workflow_dispatch",
-        {},
-        {"release_type": "nightly"},
+def test_maintenance_keeps_the_forks_stores(world: World) -> None:
+    jobs = world.scheduled_runs(SUNDAY).get("maintenance.yml", [])
+
+    for job in jobs:
+        if job.name in {"mirror", "retention"}:
+            assert job.variables["STORE"] in world.fork.stores, job.path
+
+
+def test_maintenance_mirrors_with_the_forks_role(world: World) -> None:
+    jobs = world.scheduled_runs(SUNDAY).get("maintenance.yml", [])
+
+    for job in jobs:
+        for step in job.steps:
+            if job.name == "mirror" and "role" in step.inputs:
+                role = step.inputs["role"]
+                assert "my-" in role
+                assert "-mirror" in role
+
+
+# --- What people start -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What somebody does in a fork, and the workflow that it starts.
+
+    Attributes:
+        file: The workflow.
+        event: The name of GitHub's event.
+        payload: What GitHub says of it.
+        inputs: What is entered in the form of a dispatch.
+    """
+
+    file: str
+    event: str
+    payload: Mapping[str, object] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
+
+
+def start_pull_request(label: str, *, head: str = FORK) -> Start:
+    """Return the start of CI by a pull request with a label, from a repository."""
+    payload = pull_request(label, head=head)
+    return Start(file="ci.yml", event="pull_request", payload=payload)
+
+
+STARTS = {
+    "a push": Start(file="ci.yml", event="push", payload=push()),
+    "a push to a branch": Start(file="ci.yml", event="push", payload=push("topic")),
+    "a merge queue": Start(file="ci.yml", event="merge_group", payload=merge_group()),
+    "a pull request": start_pull_request("build:pytorch"),
+    "a fork's pull request": start_pull_request("build:pytorch", head="x/y"),
+    "tests of torch": start_pull_request("test:torch"),
+    "all families": start_pull_request("ci:run-all-archs"),
+    "a dispatch": Start(file="ci.yml", event="workflow_dispatch"),
+    "a dispatch of all": Start(
+        file="ci.yml",
+        event="workflow_dispatch",
+        inputs={"linux_amdgpu_families": "all"},
     ),
-    "a release on Windows": ("release_windows_pytorch_wheels.yml", "workflow_dispatch", {}, {}),
+    "maintenance": Start(file="maintenance.yml", event="workflow_dispatch"),
+    "a nightly": Start(
+        file="release_portable_linux_pytorch_wheels.yml",
+        event="workflow_dispatch",
+        inputs={"release_type": "nightly"},
+    ),
+    "a release on Windows": Start(
+        file="release_windows_pytorch_wheels.yml",
+        event="workflow_dispatch",
+    ),
 }
 
 
-def jobs_or_refusal(world: World, name: str) -> Sequence[SimulatedJob] | UsageError:
-    """Return the jobs that an event starts, or why its plan is refused."""
-    file, event_name, payload, inputs = EVENTS[name]
+def jobs_or_refusal(world: World, start: Start) -> Sequence[SimulatedJob] | UsageError:
+    """Return the jobs that start, or why their plan is refused."""
+    event = world.event(start.event, payload=start.payload, inputs=start.inputs)
     try:
-        return world.run(file, world.event(event_name, payload, **inputs))
+        return world.run(start.file, event)
     except UsageError as refusal:
         return refusal
 
 
-@pytest.mark.parametrize("name", EVENTS)
-def test_nothing_that_people_start_is_upstreams(world: World, name: str, upstream: Upstream) -> None:
-    jobs = jobs_or_refusal(world, name)
+@pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
+def test_nothing_that_people_start_is_upstreams(world: World, start: Start, upstream: Upstream) -> None:
+    jobs = jobs_or_refusal(world, start)
 
     if isinstance(jobs, UsageError):
         # What the fork has no bucket or no family for is refused, before anything is built.
@@ -277,19 +345,8 @@ def test_nothing_that_people_start_is_upstreams(world: World, name: str, upstrea
         return
     assert jobs
     for job in jobs:
-        assert not foreign_names(job, world.fork, upstream), job.path
-
-
-@pytest.mark.parametrize("day", WEEK[-1:], ids=lambda day: f"{day:%A}")
-def test_maintenance_keeps_the_forks_stores_by_the_forks_roles(world: World, day: datetime) -> None:
-    jobs = world.scheduled_runs(day).get("maintenance.yml", [])
-    kept_stores = {job.variables["STORE"] for job in jobs if job.name in {"mirror", "retention"}}
-
-    assert kept_stores <= world.fork.stores
-    for job in jobs:
-        if job.name == "mirror":
-            roles = {step.inputs["role"] for step in job.steps if "role" in step.inputs}
-            assert all("my-" in role and "-mirror" in role for role in roles)
+        names = foreign_names(job, world.fork, upstream)
+        assert not names, job.path
 
 
 # --- What the guide says of its nights --------------------------------------------------------
@@ -302,23 +359,42 @@ def guides_nights(tmp_path: Path) -> World:
 
 def row_of_guide(workflow: str) -> str:
     """Return what the guide's table says that a workflow does every night."""
-    (row,) = [line for line in GUIDE.splitlines() if line.startswith(f"| `{workflow}` |")]
+    row: str
+    (row,) = re.findall(rf"^\| `{re.escape(workflow)}` \|.*$", GUIDE, re.MULTILINE)
     return row
+
+
+def job_of_file(jobs: Sequence[SimulatedJob], file: str, name: str) -> SimulatedJob:
+    """Return the one job of a run that stands in a workflow under a name."""
+    (job,) = [job for job in jobs if job.file == file and job.name == name]
+    return job
 
 
 def test_the_guide_says_what_ci_does_every_night(guides_nights: World) -> None:
     row = row_of_guide("CI")
+    machines = guides_nights.fork.machines
 
     jobs = guides_nights.run("ci.yml", guides_nights.event("schedule"))
 
-    on_own_machines = [job for job in jobs if job.machine in guides_nights.fork.machines]
-    tests_of_torch = [job for job in on_own_machines if job.variables.get("TORCH_TESTS") == "default"]
-    assert f"the {len(on_own_machines) - len(tests_of_torch)} jobs of a push" in row
+    jobs_on_machines = [job for job in jobs if job.machine in machines]
+    tests_of_torch = [job for job in jobs_on_machines if job.variables.get("TORCH_TESTS") == "default"]
+    jobs_of_a_push = len(jobs_on_machines) - len(tests_of_torch)
+    assert f"the {jobs_of_a_push} jobs of a push" in row
     assert f"in {len(tests_of_torch)} more" in row
-    for machine in guides_nights.fork.machines:
+    for machine in machines:
         assert f"`{machine}`" in row
-    assert {job.variables["RUN_STORE"] for job in on_own_machines} == {"s3://my-wheels"}
-    assert "`s3://my-wheels`" in row
+
+
+def test_the_guide_says_where_nightly_runs_of_ci_are_kept(guides_nights: World) -> None:
+    jobs = guides_nights.run("ci.yml", guides_nights.event("schedule"))
+
+    jobs_with_store = 0
+    for job in jobs:
+        if job.machine in guides_nights.fork.machines:
+            assert job.variables["RUN_STORE"] == "s3://my-wheels", job.path
+            jobs_with_store += 1
+    assert jobs_with_store > 0
+    assert "`s3://my-wheels`" in row_of_guide("CI")
 
 
 def test_the_guide_says_what_a_nightly_release_does(guides_nights: World) -> None:
@@ -327,17 +403,17 @@ def test_the_guide_says_what_a_nightly_release_does(guides_nights: World) -> Non
 
     jobs = guides_nights.run(file, guides_nights.event("schedule"))
 
-    (build,) = [job for job in jobs if job.file == "build_pytorch.yml" and job.name == "build"]
+    build = job_of_file(jobs, "build_pytorch.yml", "build")
     for name in ("TORCH_REF", "GPU_FAMILY", "RUN_STORE"):
         assert f"`{build.variables[name]}`" in row
     assert f"Python {build.variables['PYTHON_VERSION']}" in row
-    (promotion,) = [job for job in jobs if job.name == "promote"]
+    promotion = job_of_file(jobs, "release.yml", "promote")
     assert promotion.environment == "nightly"
 
 
 def test_a_nightly_release_of_the_guides_first_file_alone_is_refused(tmp_path: Path) -> None:
     world = make_world("the guide's file", tmp_path)
-    event = world.event("workflow_dispatch", {}, release_type="nightly")
+    event = world.event("workflow_dispatch", inputs={"release_type": "nightly"})
 
     with pytest.raises(UsageError, match="nightly") as caught:
         world.run("release_portable_linux_pytorch_wheels.yml", event)
@@ -346,9 +422,11 @@ def test_a_nightly_release_of_the_guides_first_file_alone_is_refused(tmp_path: P
 
 
 def test_the_guide_names_every_workflow_that_has_a_schedule() -> None:
-    scheduled = {workflow.tree["name"] for workflow in workflows().values() if "schedule" in workflow.on}
     page = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
     _, _, section = page.partition("## Schedules\n")
     table, _, _ = section.partition("```json")
+    names = re.findall(r"`([^`]+)`", table)
 
-    assert scheduled <= set(re.findall(r"`([^`]+)`", table))
+    for workflow in workflows().values():
+        if "schedule" in workflow.on:
+            assert workflow.tree["name"] in names

@@ -43,29 +43,35 @@ def test_an_expression_alone_keeps_its_type() -> None:
 
 
 def test_expressions_in_a_text_become_texts() -> None:
-    assert expand_text('{"upload": ${{ inputs.flag }}, "x": "${{ vars.ABSENT }}"}', CONTEXTS) == (
-        '{"upload": false, "x": ""}'
-    )
+    template = '{"upload": ${{ inputs.flag }}, "x": "${{ vars.ABSENT }}"}'
+
+    assert expand_text(template, CONTEXTS) == '{"upload": false, "x": ""}'
 
 
-@pytest.mark.parametrize("expression", ["unknown.member", "inputs.flag ==", "inputs flag"])
+@pytest.mark.parametrize(
+    "expression",
+    ["unknown.member", "inputs.flag ==", "inputs flag"],
+    ids=["an unknown context", "a comparison with nothing", "two names beside each other"],
+)
 def test_refuses_what_github_would_refuse(expression: str) -> None:
     with pytest.raises((AssertionError, KeyError)):
         evaluate(expression, CONTEXTS)
 
 
 @pytest.mark.parametrize(
-    ("expression", "after_failure"),
+    ("expression", "is_true_after_failure"),
     [
         pytest.param("success()", False, id="success"),
         pytest.param("!cancelled()", True, id="not cancelled"),
         pytest.param("failure()", True, id="failure"),
     ],
 )
-def test_status_functions_tell_how_earlier_jobs_ended(expression: str, *, after_failure: bool) -> None:
+def test_status_functions_tell_how_earlier_jobs_ended(
+    expression: str, *, is_true_after_failure: bool
+) -> None:
     status = {"success": False, "failure": True, "cancelled": False, "always": True}
 
-    assert evaluate(expression, {STATUS: status}) is after_failure
+    assert evaluate(expression, {STATUS: status}) is is_true_after_failure
 
 
 def test_jobs_of_a_run_without_a_status_have_all_succeeded() -> None:

@@ -1,7 +1,8 @@
 """Every input of a workflow changes what is done, every output is taken: each is followed to its end."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -11,25 +12,33 @@ from ci.plan.job_variables import JobRocm, JobValues, job_variables
 from core.cli.options import ROOT
 from tests.kit.planning import plan_event
 from tests.kit.workflow_files import (
+    Call,
+    Step,
     Workflow,
     called,
     calls,
-    command_steps,
     input_references,
     is_json_template,
     json_members,
     references,
+    steps,
     workflows,
 )
 
 LAYERS = ("core", "rocm_packaging", "pytorch_build", "ci")
 # of a job or step, what decides where, when and for how long it runs; its name and its group do not
-STEERING = ("if", "runs-on", "container", "strategy", "environment", "continue-on-error", "timeout-minutes")
-# What `plan_job` reads of a job that is dispatched alone.
-MEMBERS_OF_CELL = {*JobValues.model_fields} - {"rocm"}
-# Of these, what no dispatch writes: it is handed ROCm's packages.
-MEMBERS_OF_PLANNED_JOBS = {"builds_rocm"}
+STEERING = {
+    "if",
+    "runs-on",
+    "container",
+    "strategy",
+    "environment",
+    "continue-on-error",
+    "timeout-minutes",
+}
 MEMBERS_OF_ROCM = {f"rocm.{name}" for name in JobRocm.model_fields}
+# What `plan_job` reads of a job that is dispatched alone, which is handed ROCm's packages.
+MEMBERS_OF_DISPATCHES = {*JobValues.model_fields, *MEMBERS_OF_ROCM} - {"rocm", "builds_rocm"}
 ALL_INPUTS = re.compile(r"toJSON\(inputs\)")
 
 
@@ -39,50 +48,92 @@ def product_variables() -> frozenset[str]:
     names: set[str] = set()
     for layer in LAYERS:
         for path in (ROOT / layer).rglob("*.py"):
-            names.update(re.findall(r'"([A-Z][A-Z_]+)"', path.read_text(encoding="utf-8")))
+            source = path.read_text(encoding="utf-8")
+            names.update(re.findall(r'"([A-Z][A-Z_]+)"', source))
     return frozenset(names)
 
 
 def is_used(variable: str, text: str) -> bool:
     """Return whether commands name a variable, or a session may read it."""
-    return variable in product_variables() or bool(re.search(rf"[$!]{{?{variable}\b", text))
+    if variable in product_variables():
+        return True
+    return re.search(rf"[$!]{{?{variable}\b", text) is not None
+
+
+def steering_of(part: Mapping[str, Any]) -> Mapping[str, object]:
+    """Return what decides where, when and for how long a job or a step runs."""
+    return {key: value for key, value in part.items() if key in STEERING}
+
+
+def used_values(step: Step) -> list[object]:
+    """Return the values of the variables that a step's command uses."""
+    if not step.command:
+        return []
+    environment: dict[str, object] = {}
+    for part in (step.workflow.tree, step.job, step.tree):
+        environment.update(part.get("env", {}))
+
+    values: list[object] = []
+    for variable, value in environment.items():
+        if is_used(variable, step.command):
+            values.append(value)
+    return values
 
 
 def effects(workflow: Workflow) -> Iterator[object]:
     """Yield every part of a workflow that does something, but for what it hands to another one."""
     for job in workflow.jobs.values():
-        yield {key: value for key, value in job.items() if key in STEERING}
-        for step in job.get("steps", []):
-            yield {key: value for key, value in step.items() if key in STEERING}
-            yield step.get("with", {})
-            env = {**workflow.tree.get("env", {}), **job.get("env", {}), **step.get("env", {})}
-            yield [value for name, value in env.items() if "run" in step and is_used(name, step["run"])]
+        yield steering_of(job)
+    for step in steps():
+        if step.workflow is workflow:
+            yield steering_of(step.tree)
+            yield step.tree.get("with", {})
+            yield used_values(step)
+
+
+def variables_of_member(path: str) -> Iterator[str]:
+    """Yield the variables that `plan_job` makes of a member of a cell: ``runner``, ``rocm.version``."""
+    mark = "mark mark"  # a value of two words, as some are split
+    outer, _, inner = path.partition(".")
+    cell = {"gpu_family": "", outer: {inner: mark} if inner else mark}
+    values = JobValues.model_validate(cell)
+
+    for variable, text in job_variables(values).items():
+        if "mark" in text:
+            yield variable
 
 
 @cache
 def members_by_variable() -> Mapping[str, set[str]]:
     """Return which members of a cell each variable is made of that `plan_job` sets."""
     members: dict[str, set[str]] = {}
-    for path in (*MEMBERS_OF_CELL - MEMBERS_OF_PLANNED_JOBS, *MEMBERS_OF_ROCM):
-        outer, _, inner = path.partition(".")
-        mark = "mark mark"  # a value of two words, as some are split
-        values = {"gpu_family": "", outer: {inner: mark} if inner else mark}
-        for variable, text in job_variables(JobValues.model_validate(values)).items():
-            if "mark" in text:
-                members.setdefault(variable, set()).add(path)
+    for path in MEMBERS_OF_DISPATCHES:
+        for variable in variables_of_member(path):
+            members.setdefault(variable, set()).add(path)
     return members
+
+
+def reads_cell(job: Mapping[str, Any]) -> bool:
+    """Return whether a step of a job reads the cell that its workflow is given."""
+    cells = [step.get("env", {}).get("CELL") for step in job.get("steps", [])]
+    return "${{ inputs.cell }}" in cells
+
+
+def commands_of(job: Mapping[str, Any]) -> str:
+    """Return the commands of a job's steps, one after the other."""
+    commands = [step.get("run", "") for step in job.get("steps", [])]
+    return "\n".join(commands)
 
 
 def effective_members_of_cell(workflow: Workflow) -> Iterator[str]:
     """Yield the members of a cell that reach a session by the variables which `plan_job` sets."""
     for job in workflow.jobs.values():
-        job_steps = job.get("steps", [])
-        if not any(step.get("env", {}).get("CELL") == "${{ inputs.cell }}" for step in job_steps):
+        if not reads_cell(job):
             continue
-        commands = "\n".join(step.get("run", "") for step in job_steps)
         for variable, members in members_by_variable().items():
-            if is_used(variable, commands):
-                yield from (f"cell.{member}" for member in members)
+            if is_used(variable, commands_of(job)):
+                for member in members:
+                    yield f"cell.{member}"
 
 
 @cache
@@ -92,44 +143,64 @@ def effective_inputs(name: str) -> frozenset[str]:
     Of an input in JSON these are its members: ``cell.runner``.
     """
     workflow = workflows()[name]
-    effective: set[str] = set()
+
+    effective: set[str] = set(effective_members_of_cell(workflow))
     for part in effects(workflow):
         effective |= input_references(part)
-
-    effective.update(effective_members_of_cell(workflow))
-
     for call in calls():
         if call.workflow is workflow:
-            for key, value in call.inputs.items():
-                effective |= passed_inputs(workflow, key, value, effective_inputs(call.target.name))
+            effective |= inputs_passed_with_effect(call)
     return frozenset(effective)
 
 
-def passed_inputs(workflow: Workflow, key: str, value: object, effective: frozenset[str]) -> set[str]:
-    """Return the inputs of a workflow that have an effect in a called one, which gets them as an input."""
-    members = {name.partition(".")[2] for name in effective if name.startswith(f"{key}.")}
+def inputs_passed_with_effect(call: Call) -> set[str]:
+    """Return the inputs of a workflow that reach a session through one that it calls."""
     passed: set[str] = set()
-    if is_json_template(value) and members:
-        for name, expression in json_members(str(value)).items():
-            if name in members:
-                passed |= input_references(f"${{{{ {expression} }}}}")
-    elif value == f"${{{{ inputs.{key} }}}}":
-        # Passed on as a whole, with its members.
-        passed |= {name for name in effective if name == key or name.startswith(f"{key}.")}
-    elif key in effective or members:
-        passed |= input_references(value)
-        if ALL_INPUTS.search(str(value)):
-            passed |= set(workflow.inputs)
+    for key, value in call.inputs.items():
+        effective = effective_inputs(call.target.name)
+        members = members_of(key, effective)
+        if is_json_template(value) and members:
+            passed |= inputs_of_members(str(value), members)
+        elif value == f"${{{{ inputs.{key} }}}}":
+            # Passed on as a whole, with its members.
+            passed |= {key} & effective
+            for member in members:
+                passed.add(f"{key}.{member}")
+        elif key in effective or members:
+            passed |= input_references(value)
+            if ALL_INPUTS.search(str(value)):
+                passed |= set(call.workflow.inputs)
     return passed
 
 
-@pytest.mark.parametrize("name", workflows())
-def test_every_input_has_an_effect(name: str) -> None:
-    workflow = workflows()[name]
-    effective = {path.partition(".")[0] for path in effective_inputs(name)}
+def members_of(key: str, paths: Iterable[str]) -> set[str]:
+    """Return the members of a JSON input among dotted paths: ``runner`` of ``cell.runner``."""
+    members: set[str] = set()
+    for path in paths:
+        name, _, member = path.partition(".")
+        if name == key and member:
+            members.add(member)
+    return members
+
+
+def inputs_of_members(template: str, members: set[str]) -> set[str]:
+    """Return the inputs that a workflow writes into these members of a JSON object."""
+    inputs: set[str] = set()
+    for member, expression in json_members(template).items():
+        if member in members:
+            inputs |= input_references(f"${{{{ {expression} }}}}")
+    return inputs
+
+
+@pytest.mark.parametrize("file", workflows())
+def test_every_input_has_an_effect(file: str) -> None:
+    workflow = workflows()[file]
+    effective: set[str] = set()
+    for path in effective_inputs(file):
+        effective.add(path.partition(".")[0])
 
     for event in ("workflow_call", "workflow_dispatch"):
-        assert set(workflow.on.get(event, {}).get("inputs", {})) <= effective, event
+        assert set(workflow.inputs_of(event)) <= effective, event
 
 
 # What a job gets as JSON
@@ -147,28 +218,33 @@ def members_written(key: str) -> set[str]:
 
 def members_read(key: str) -> set[str]:
     """Return the members of a JSON input that workflows read."""
-    prefix = f"{key}."
     members: set[str] = set()
     for workflow in workflows().values():
-        for path in input_references(workflow.tree):
-            if path.startswith(prefix):
-                members.add(path.removeprefix(prefix))
+        members |= members_of(key, input_references(workflow.tree))
     return members
 
 
 def members_of_setup() -> set[str]:
     """Return the members of ``run``, as the job that plans a run writes them."""
-    return set(json_members(workflows()["setup.yml"].jobs["setup"]["outputs"]["run"]))
+    job = workflows()["setup.yml"].jobs["setup"]
+    return set(json_members(job["outputs"]["run"]))
 
 
 def members_of_plan() -> set[str]:
     """Return the members that a plan may write into a row of a matrix."""
-    flags = {"minutes": 300, "hosted": True, "without_gpu": True, "expect_failure": True}
+    # A row has these only where they are set.
+    flags = {
+        "minutes": 300,
+        "hosted": True,
+        "without_gpu": True,
+        "expect_failure": True,
+    }
     plan = plan_event("schedule")
 
     members: set[str] = set()
     for job in plan.jobs:
-        members.update(plan.row(job.model_copy(update=flags)))
+        flagged_job = job.model_copy(update=flags)
+        members.update(plan.row(flagged_job))
     return members
 
 
@@ -191,67 +267,86 @@ def test_a_dispatch_writes_of_a_job_nothing_that_is_not_read() -> None:
     members = members_written("cell")
 
     assert {"gpu_family", "runner", "rocm.version"} <= members
-    assert members <= {*members_of_plan(), *MEMBERS_OF_CELL - MEMBERS_OF_PLANNED_JOBS, *MEMBERS_OF_ROCM}
+    assert members <= members_of_plan() | MEMBERS_OF_DISPATCHES
 
 
 # Variables and outputs
 
 
-@pytest.mark.parametrize("name", workflows())
-def test_every_value_given_to_a_step_is_used(name: str) -> None:
+@pytest.mark.parametrize("file", workflows())
+def test_every_variable_of_a_job_is_used(file: str) -> None:
     """A variable that no command names and no session reads is decoration."""
-    workflow = workflows()[name]
-    for job_name, job in workflow.jobs.items():
-        commands = "\n".join(step.get("run", "") for step in job.get("steps", []))
+    for job in workflows()[file].jobs.values():
+        commands = commands_of(job)
         for variable in job.get("env", {}):
-            assert is_used(variable, commands), f"{job_name}: {variable}"
+            assert is_used(variable, commands), variable
 
-    every_command = "\n".join(step.command for step in command_steps() if step.workflow is workflow)
+
+@pytest.mark.parametrize("file", workflows())
+def test_every_variable_of_a_workflow_is_used(file: str) -> None:
+    workflow = workflows()[file]
+    commands = "\n".join(map(commands_of, workflow.jobs.values()))
+
     for variable in workflow.tree.get("env", {}):
-        assert is_used(variable, every_command) or f"env.{variable}" in workflow.text, variable
+        is_in_expression = f"env.{variable}" in workflow.text
+        assert is_in_expression or is_used(variable, commands), variable
 
 
-def names_that_people_hand_on() -> set[str]:
-    """Return the outputs that a caller may hand on to a dispatch, which has an input of that name.
-
-    `rocm_package_index_url` takes a `package_index_url`.
-    """
-    names: set[str] = set()
+def inputs_of_dispatches() -> set[str]:
+    """Return the inputs that people enter, to whom a run's outputs say what to hand on."""
+    inputs: set[str] = set()
     for workflow in workflows().values():
-        names |= set(workflow.on.get("workflow_dispatch", {}).get("inputs", {}))
-    return names | {name.removeprefix("rocm_") for name in names}
+        for name in workflow.inputs_of("workflow_dispatch"):
+            # `rocm_package_index_url` takes a `package_index_url`.
+            inputs |= {name, name.removeprefix("rocm_")}
+    return inputs
 
 
-def outputs_read(workflow: Workflow) -> set[str]:
+@dataclass(frozen=True, kw_only=True)
+class JobOutput:
+    """An output of a job of a workflow."""
+
+    job: str
+    name: str
+
+
+def used_outputs(workflow: Workflow) -> set[JobOutput]:
+    """Return the outputs of a workflow's jobs that other jobs read, or that it hands on as its own."""
+    paths = references(workflow.outputs, "jobs")
+    for job in workflow.jobs.values():
+        paths |= references(job, "needs")
+
+    outputs: set[JobOutput] = set()
+    for path in paths:
+        # The other one is the job's result.
+        if path[1] == "outputs":
+            outputs.add(JobOutput(job=path[0], name=path[2]))
+    return outputs
+
+
+def outputs_used_by_callers(workflow: Workflow) -> set[str]:
     """Return the outputs of a workflow that those who call it read, or hand on as outputs of their own."""
-    read: set[str] = set()
-    for call in calls():
-        if call.target is not workflow:
-            continue
-        caller = call.workflow
-        for job in caller.jobs.values():
-            for path in references(job, "needs"):
-                if path[1] == "outputs" and called(caller.jobs[path[0]]) is workflow:
-                    read.add(path[2])
-        own_outputs = caller.on.get("workflow_call", {}).get("outputs", {})
-        for path in references(own_outputs, "jobs"):
-            if called(caller.jobs[path[0]]) is workflow:
-                read.add(path[2])
-    return read
+    names: set[str] = set()
+    for caller in workflows().values():
+        for output in used_outputs(caller):
+            job = caller.jobs[output.job]
+            if called(job) is workflow:
+                names.add(output.name)
+    return names
 
 
-@pytest.mark.parametrize("name", workflows())
-def test_every_output_is_used(name: str) -> None:
-    workflow = workflows()[name]
-    outputs: Mapping[str, Any] = workflow.on.get("workflow_call", {}).get("outputs", {})
-    assert set(outputs) <= outputs_read(workflow) | names_that_people_hand_on()
+@pytest.mark.parametrize("file", workflows())
+def test_every_output_of_a_workflow_is_used(file: str) -> None:
+    workflow = workflows()[file]
+    outputs = set(workflow.outputs)
 
-    for job_name, job in workflow.jobs.items():
-        used: set[str] = set()
-        for output in outputs.values():
-            used |= {path[2] for path in references(output["value"], "jobs") if path[0] == job_name}
-        for reader in workflow.jobs.values():
-            for path in references(reader, "needs"):
-                if path[0] == job_name and path[1] == "outputs":
-                    used.add(path[2])
-        assert set(job.get("outputs", {})) <= used, job_name
+    assert outputs <= outputs_used_by_callers(workflow) | inputs_of_dispatches()
+
+
+@pytest.mark.parametrize("file", workflows())
+def test_every_output_of_a_job_is_used(file: str) -> None:
+    workflow = workflows()[file]
+
+    for name, job in workflow.jobs.items():
+        for output in job.get("outputs", {}):
+            assert JobOutput(job=name, name=output) in used_outputs(workflow)

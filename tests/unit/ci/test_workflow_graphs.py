@@ -7,9 +7,18 @@ import pytest
 
 from ci.flow import make_plan, with_placeholders
 from ci.jobs import FlowSettings, Job, jobs_of_plan, nightly_jobs
-from ci.pipeline import STEPS_BY_NAME, steps_of_job
+from ci.pipeline import STEPS_BY_NAME, JobKind, Step, steps_of_job
 from tests.kit.job_plans import PULL_REQUEST, stages_of
-from tests.kit.workflow_files import READING, SESSIONS, Workflow, called_sessions, calls, workflows
+from tests.kit.workflow_files import (
+    READING,
+    SESSIONS,
+    Workflow,
+    called_sessions,
+    calls,
+    needs_of,
+    workflow_jobs,
+    workflows,
+)
 
 # Where the jobs of the pipeline's steps stand.
 JOBS_OF_WORKFLOWS = {
@@ -29,58 +38,71 @@ def sessions_of(job: Mapping[str, Any]) -> list[str]:
     sessions: list[str] = []
     for step in job["steps"]:
         is_of_windows = "'windows'" in str(step.get("if", ""))
-        # One machine has the plan at hand. In CI, who is told is decided behind the pipeline.
         if "run" in step and not is_of_windows:
-            called = called_sessions(step["run"])
-            sessions += [session for session in called if session not in {READING, "notify"}]
-    return sessions
+            sessions += called_sessions(step["run"])
+
+    # One machine has the plan at hand. In CI, who is told is decided behind the pipeline.
+    return [session for session in sessions if session not in {READING, "notify"}]
 
 
-def sessions_of_step_names(names: Iterable[str]) -> list[str]:
-    """Return the sessions that do these steps."""
-    return [STEPS_BY_NAME[name].session for name in names]
-
-
-@pytest.mark.parametrize("kind", ["setup", "build_rocm", "upload", "test_report"])
-def test_a_job_runs_the_sessions_of_its_steps_in_order(kind: Any) -> None:
+def sessions_of_workflow_job(kind: str) -> list[str]:
+    """Return the sessions of the job in the workflows that does a kind of the pipeline's jobs."""
     file, job_name = JOBS_OF_WORKFLOWS[kind]
-    sessions = sessions_of(workflows()[file].jobs[job_name])
-    if kind == "setup":
-        # What was found is uploaded by the job itself, which runs nothing of upstream's.
-        assert sessions.pop() == "upload"
+    return sessions_of(workflows()[file].jobs[job_name])
 
-    assert sessions == [step.session for step in steps_of_job(kind)]
+
+def sessions_of_steps(steps: Iterable[Step]) -> list[str]:
+    """Return the sessions that do these steps of the pipeline."""
+    return [step.session for step in steps]
+
+
+@pytest.mark.parametrize("kind", ["build_rocm", "upload", "test_report"])
+def test_a_job_runs_the_sessions_of_its_steps_in_order(kind: JobKind) -> None:
+    assert sessions_of_workflow_job(kind) == sessions_of_steps(steps_of_job(kind))
+
+
+def test_the_first_job_uploads_what_it_has_decided() -> None:
+    sessions = sessions_of_workflow_job("setup")
+
+    # It uploads by itself, as it runs nothing of upstream's.
+    assert sessions == [*sessions_of_steps(steps_of_job("setup")), "upload"]
 
 
 @pytest.mark.parametrize("kind", ["test_rocm", "test_pytorch", "test_torch"])
 def test_a_test_job_runs_the_sessions_that_the_plan_names(kind: str) -> None:
-    file, job_name = JOBS_OF_WORKFLOWS[kind]
-
-    assert sessions_of(workflows()[file].jobs[job_name]) == [SESSIONS]
+    assert sessions_of_workflow_job(kind) == [SESSIONS]
 
 
 def test_the_job_that_builds_pytorch_builds_and_checks_a_forks_rocm_before() -> None:
-    sessions = sessions_of(workflows()["build_pytorch.yml"].jobs["build"])
+    steps_of_rocm = [
+        STEPS_BY_NAME["fetch_artifacts"],
+        STEPS_BY_NAME["build_rocm"],
+        STEPS_BY_NAME["check_rocm"],
+    ]
 
-    assert sessions == [*sessions_of_step_names(["fetch_artifacts", "build_rocm", "check_rocm"]), SESSIONS]
+    assert sessions_of_workflow_job("build_pytorch") == [*sessions_of_steps(steps_of_rocm), SESSIONS]
 
 
-@pytest.mark.parametrize("platform", ["linux", "windows"])
-def test_a_dispatched_build_runs_the_builds_and_the_check_in_the_order_of_the_pipeline(platform: str) -> None:
-    file = {"linux": "build_portable_linux_pytorch_wheels.yml", "windows": "build_windows_pytorch_wheels.yml"}
-    sessions = workflows()[file[platform]].inputs["sessions"]["default"].split()
-    in_order = [step.session for step in steps_of_job("build_pytorch")]
+@pytest.mark.parametrize(
+    "file",
+    ["build_portable_linux_pytorch_wheels.yml", "build_windows_pytorch_wheels.yml"],
+    ids=["linux", "windows"],
+)
+def test_a_dispatched_build_runs_the_builds_and_the_check_in_the_order_of_the_pipeline(file: str) -> None:
+    sessions = workflows()[file].inputs["sessions"]["default"].split()
+    sessions_in_order = sessions_of_steps(steps_of_job("build_pytorch"))
 
-    assert sessions == [session for session in in_order if session in sessions]
+    assert sessions == [session for session in sessions_in_order if session in sessions]
     assert sessions[-1] == "check_wheels"
 
 
 def test_a_run_of_ci_ends_with_its_report() -> None:
     sessions = sessions_of(workflows()["ci.yml"].jobs["summary"])
-    last_steps = sessions_of_step_names(["test_report", "report"])
+    last_steps = [STEPS_BY_NAME["test_report"], STEPS_BY_NAME["report"]]
+    last_sessions = sessions_of_steps(last_steps)
 
     # On one platform and on the other one.
-    assert sessions == [*last_steps, *last_steps]
+    assert sessions == [*last_sessions, *last_sessions]
 
 
 SAMPLE = (*PULL_REQUEST, "--label=test_filter:comprehensive")
@@ -96,7 +118,8 @@ RELEASE = (
 def jobs_of_event(*options: str) -> Sequence[Job]:
     """Return the jobs of an event's plan on Linux, as one machine runs them."""
     settings = FlowSettings()
-    return jobs_of_plan(with_placeholders(make_plan(options, settings)), "linux", settings)
+    plan = make_plan(options, settings)
+    return jobs_of_plan(with_placeholders(plan), "linux", settings)
 
 
 def kind_of(job: Job) -> str:
@@ -114,30 +137,36 @@ def sessions_of_planned_job(job: Job) -> list[str]:
 
 
 def test_one_machine_runs_every_job_of_ci() -> None:
-    kinds = {kind_of(job) for job in jobs_of_event(*SAMPLE)}
+    kinds = set(map(kind_of, jobs_of_event(*SAMPLE)))
 
     assert kinds == {*workflows()["ci_family.yml"].jobs, "test_report", "summary"}
 
 
-def direct_needs(workflow: Workflow) -> Mapping[str, set[str]]:
+# The jobs that each job waits for, by its name.
+Needs = Mapping[str, set[str]]
+
+
+def direct_needs(workflow: Workflow) -> Needs:
     """Return the jobs that each job of a workflow names as those it waits for."""
     needs: dict[str, set[str]] = {}
     for name, job in workflow.jobs.items():
-        names = job.get("needs", [])
-        needs[name] = {names} if isinstance(names, str) else set(names)
+        needs[name] = set(needs_of(job))
     return needs
 
 
-def direct_needs_of_plan(jobs: Sequence[Job]) -> Mapping[str, set[str]]:
+def direct_needs_of_plan(jobs: Sequence[Job]) -> Needs:
     """Return the kinds of jobs that each kind waits for on one machine."""
     kinds = {job.name: kind_of(job) for job in jobs}
+
     needs: dict[str, set[str]] = {}
     for job in jobs:
-        needs.setdefault(kind_of(job), set()).update(kinds[name] for name in job.needs)
+        needs_of_kind = needs.setdefault(kind_of(job), set())
+        for name in job.needs:
+            needs_of_kind.add(kinds[name])
     return needs
 
 
-def all_needs(needs: Mapping[str, set[str]], name: str) -> set[str]:
+def all_needs(needs: Needs, name: str) -> set[str]:
     """Return the jobs that a job waits for, those included that it does not name itself."""
     reached: set[str] = set()
     for need in needs[name]:
@@ -153,21 +182,34 @@ def test_jobs_of_ci_wait_for_the_same_jobs_on_one_machine() -> None:
         assert all_needs(workflow_needs, name) == all_needs(planned_needs, name), name
 
 
-def needs_of_a_release() -> Mapping[str, set[str]]:
-    """Return the jobs that each job of a release waits for, with those of the workflows for each family."""
-    families = {"build": "build_family.yml", "test": "test_family.yml"}
-    jobs_of_families = {caller: {*workflows()[file].jobs} for caller, file in families.items()}
+# The jobs of a release that call a workflow for each of its families.
+CALLERS_OF_FAMILIES = {"build": "build_family.yml", "test": "test_family.yml"}
 
+
+def with_jobs_of_families(names: Iterable[str]) -> set[str]:
+    """Return jobs of a release, with those of the workflows for each family in the place of their callers."""
+    jobs: set[str] = set()
+    for name in names:
+        if name in CALLERS_OF_FAMILIES:
+            jobs.update(workflows()[CALLERS_OF_FAMILIES[name]].jobs)
+        else:
+            jobs.add(name)
+    return jobs
+
+
+def needs_of_a_release() -> Needs:
+    """Return the jobs that each job of a release waits for, with those of the workflows for each family."""
     needs: dict[str, set[str]] = {}
     for name, names in direct_needs(workflows()["release.yml"]).items():
-        with_families: set[str] = set()
-        for need in names:
-            with_families |= jobs_of_families.get(need, {need})
-        if name not in families:
-            needs[name] = with_families
+        needs_of_job = with_jobs_of_families(names)
+        if name not in CALLERS_OF_FAMILIES:
+            needs[name] = needs_of_job
             continue
-        for inner_name, inner_needs in direct_needs(workflows()[families[name]]).items():
-            needs[inner_name] = with_families | inner_needs
+
+        # Its jobs wait for what it waits for, and for each other.
+        called_workflow = workflows()[CALLERS_OF_FAMILIES[name]]
+        for inner_name, inner_needs in direct_needs(called_workflow).items():
+            needs[inner_name] = needs_of_job | inner_needs
     return needs
 
 
@@ -180,16 +222,24 @@ def test_jobs_of_a_release_wait_for_whatever_they_wait_for_on_one_machine() -> N
         assert all_needs(planned_needs, name) <= all_needs(workflow_needs, name), name
 
 
-def test_a_release_tests_what_is_staged_before_it_promotes() -> None:
-    needs = needs_of_a_release()
-    tests = {"test_rocm", "test_pytorch", "test_torch"}
+TESTS = {"test_rocm", "test_pytorch", "test_torch"}
 
-    assert {"build_rocm", "build_pytorch"} <= all_needs(needs, "stage")
-    assert not tests & all_needs(needs, "stage")
-    for name in tests:
+
+def test_a_release_tests_what_it_has_staged() -> None:
+    needs = needs_of_a_release()
+    needs_of_staging = all_needs(needs, "stage")
+
+    assert {"build_rocm", "build_pytorch"} <= needs_of_staging
+    assert not TESTS & needs_of_staging
+    for name in TESTS:
         assert "stage" in needs[name]
-    assert tests <= all_needs(needs, "test_report")
-    assert {"stage", "test_report", *tests} <= all_needs(needs, "promote")
+
+
+def test_a_release_is_tested_before_it_is_promoted() -> None:
+    needs = needs_of_a_release()
+
+    assert all_needs(needs, "test_report") >= TESTS
+    assert all_needs(needs, "promote") >= {"stage", "test_report", *TESTS}
 
 
 def test_only_a_release_installs_from_staging() -> None:
@@ -218,11 +268,10 @@ def test_a_set_that_failed_keeps_no_other_one_back(name: str) -> None:
 
 def test_no_job_of_a_matrix_ends_the_others() -> None:
     matrices = 0
-    for name, workflow in workflows().items():
-        for job_name, job in workflow.jobs.items():
-            if "strategy" in job:
-                assert job["strategy"]["fail-fast"] is False, f"{name}, {job_name}"
-                matrices += 1
+    for job in workflow_jobs():
+        if "strategy" in job.tree:
+            assert job.tree["strategy"]["fail-fast"] is False, job.path
+            matrices += 1
     assert matrices > 10
 
 
@@ -235,22 +284,30 @@ def test_reviewers_approve_all_sets_of_a_release_at_once() -> None:
 
 
 def test_a_nightly_is_the_same_chain_on_one_machine() -> None:
-    jobs = workflows()["therock-nightly.yml"].jobs
-    for job in nightly_jobs(torch_ref="nightly", gpu_family="gfx94X-dcgpu", python="3.11", repository=None):
-        workflow_job = jobs[kind_of(job)]
-        sessions = ["test_smoke" if session == SESSIONS else session for session in sessions_of(workflow_job)]
+    jobs_of_workflow = workflows()["therock-nightly.yml"].jobs
+    jobs = nightly_jobs(
+        torch_ref="nightly",
+        gpu_family="gfx94X-dcgpu",
+        python="3.11",
+        repository=None,
+    )
 
+    for job in jobs:
+        workflow_job = jobs_of_workflow[kind_of(job)]
+        sessions = sessions_of(workflow_job)
+        # The plan lets a nightly's wheels be tested by this session alone.
+        sessions = ["test_smoke" if session == SESSIONS else session for session in sessions]
         assert sessions_of_planned_job(job) == sessions
         assert workflow_job["needs"]
 
 
 @pytest.mark.parametrize(
-    "name",
+    "file",
     ["release_portable_linux_pytorch_wheels.yml", "release_windows_pytorch_wheels.yml"],
     ids=["linux", "windows"],
 )
-def test_releases_run_every_night_and_when_dispatched_or_called(name: str) -> None:
-    triggers = workflows()[name].on
+def test_releases_run_every_night_and_when_dispatched_or_called(file: str) -> None:
+    triggers = workflows()[file].on
 
     assert set(triggers) == {"schedule", "workflow_dispatch", "workflow_call"}
     (schedule,) = triggers["schedule"]
@@ -262,8 +319,8 @@ def test_releases_run_every_night_and_when_dispatched_or_called(name: str) -> No
 
 @pytest.mark.parametrize("variable", ["COMPILER_CACHE", "COMPILER_CACHE_STORE"])
 def test_builds_take_a_compiler_cache_from_the_repositorys_variables(variable: str) -> None:
-    jobs = workflows()["build_pytorch.yml"].jobs
+    jobs = workflows()["build_pytorch.yml"].jobs.values()
 
-    values = [job["env"][variable] for job in jobs.values() if variable in job.get("env", {})]
+    values = [job["env"][variable] for job in jobs if variable in job.get("env", {})]
 
     assert values == [f"${{{{ vars.{variable} }}}}"]
