@@ -21,6 +21,11 @@ MANIFESTS = "run/manifests/g"
 ROOT_KEY = f"{PREFIX}/{ROOT_PAGE}"
 YANKED_KEY = f"{PREFIX}/yanked.json"
 
+TORCH = wheels.wheel_filename(name="torch", version="2.9.0")
+NEWER_TORCH = wheels.wheel_filename(name="torch", version="2.10.0")
+APEX = wheels.wheel_filename(name="apex", version="1.0")
+TRITON = wheels.wheel_filename(name="triton", version="3.0")
+
 
 def publish_wheels(
     store: Store, *names: str, record: str | None = None, content: str = "", requires_python: str = ">=3.11"

@@ -55,6 +55,10 @@ class MemoryStore:
             setattr(other, name, value)
         return other
 
+    def keys_of_calls(self, call_name: str) -> tuple[str, ...]:
+        """Return the keys of the calls of a name, as "read", in their order."""
+        return tuple(key for name, key in self.calls if name == call_name)
+
     def list(self, prefix: str, *, recursive: bool = True) -> Sequence[Stored]:
         self._note_call("list", prefix)
         folder = f"{prefix.rstrip('/')}/" if prefix else ""

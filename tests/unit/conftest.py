@@ -13,8 +13,8 @@ UNIT = Path(__file__).parent
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Guard every unit test. It is a hook and no fixture, so that fixtures of every scope are held to it."""
-    # The tests of other folders come by as well.
+    """Guard every unit test. This is a hook, as a fixture would not guard fixtures of wider scopes."""
+    # pytest also calls the hook for tests of other folders.
     if not item.path.is_relative_to(UNIT):
         return (yield)
 

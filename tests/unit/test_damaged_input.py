@@ -1,4 +1,4 @@
-"""Whoever reads bytes of others gives a result, or refuses them by an error of ours that names them."""
+"""Bytes from outside are read, or refused with an error of ours that names their file."""
 
 import gzip
 import io
@@ -52,15 +52,19 @@ DIGEST = "0" * 64
 
 Read = Callable[[bytes, Path], object]
 Refusals = tuple[type[Exception], ...]
-# There are many readers, and some are slow: a third of the profile's examples for each.
+# There are many readers, and some are slow: each gets a third of the profile's examples.
 EXAMPLES = settings().max_examples // 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """What reads bytes: `read` gets them and an empty folder.
+    """A part of the product that reads bytes from outside.
 
-    `filename` is what its errors must name; None where its callers name the file, or there is none.
+    Attributes:
+        seeds: Bytes that are read without an error, to be damaged.
+        read: Reads bytes; it also gets an empty folder.
+        filename: What a refusal must name; None where callers name the file, or there is none.
+        refusals: The errors by which it may refuse bytes.
     """
 
     seeds: Sequence[bytes]
@@ -96,7 +100,7 @@ def write_file(folder: Path, filename: str, content: bytes) -> Path:
 
 
 def publish_and_check(path: Path) -> None:
-    """Do with a wheel what upload, index, promotion and check_wheels do."""
+    """Read a wheel as upload, index, promotion and check_wheels do."""
     assert check_wheel(path) is not None
     describe(path, key=path.name, sha256=DIGEST)
     edit_wheel(path, path.parent / "edited", version="2.0")
@@ -107,14 +111,19 @@ def read_wheel(content: bytes, folder: Path) -> None:
 
 
 def reader_of_member(member: str) -> Reader:
-    """Return the reader of one member of a wheel whose RECORD is right, unless it is that member."""
+    """Return the reader of one member of a wheel that is otherwise whole.
+
+    RECORD has the digest of the damaged member, so that not every change is refused for its digest.
+    """
 
     def read(content: bytes, folder: Path) -> None:
         members = wheels.add_record(wheel_members() | {member: content})
+        # RECORD itself may be the damaged member.
         members[member] = content
         publish_and_check(wheels.write_members(folder / WHEEL, members))
 
-    return Reader(seeds=[wheels.add_record(wheel_members())[member]], read=read, filename=WHEEL)
+    undamaged_members = wheels.add_record(wheel_members())
+    return Reader(seeds=[undamaged_members[member]], read=read, filename=WHEEL)
 
 
 def wheel_bytes() -> bytes:
@@ -128,11 +137,11 @@ def wheel_bytes() -> bytes:
 def sdist_tar() -> bytes:
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        texts = {
+        contents = {
             "setup.py": b"setup()\n",
             "PKG-INFO": wheels.metadata_text(name="demo", version="1.0").encode(),
         }
-        for name, content in texts.items():
+        for name, content in contents.items():
             member = tarfile.TarInfo(f"demo-1.0/{name}")
             member.size = len(content)
             member.pax_headers = {"comment": "a comment"}
@@ -187,21 +196,28 @@ def read_search_path(content: bytes, folder: Path) -> None:
 
 
 def fat_elf() -> bytes:
-    """Return a library whose device code is registered; addresses are offsets."""
-    unregistered = _elf_with_wrapper(0)
-    return _elf_with_wrapper(unregistered.index(bundle()))
+    """Return a library whose wrapper holds the address of its device code."""
+    library = elf_with_wrapper(address=0)
+    # In these libraries the address of a section is its offset in the file.
+    address = library.index(bundle())
+    return elf_with_wrapper(address=address)
 
 
-def _elf_with_wrapper(address: int) -> bytes:
+def elf_with_wrapper(*, address: int) -> bytes:
+    """Return a library with device code, and a wrapper that holds an address."""
     wrapper = struct.pack("<4sIQQ", b"FPIH", 1, address, 0)
     return binaries.elf_file(sections={".hip_fatbin": bundle(), ".hipFatBinSegment": wrapper})
 
 
 def fat_pe() -> bytes:
+    """Return a DLL whose wrapper holds the address of its device code."""
     address = binaries.PE_ADDRESS + binaries.PE_SECTION_DISTANCE
     wrapper = struct.pack("<4sIQQ", b"FPIH", 1, address, 0)
     content = binaries.pe_file(sections={".hip_fat": bundle(), ".hipFatB": wrapper})
-    optional_header = content.index(struct.pack("<H", binaries.PE_MAGIC_64), content.index(b"PE\0\0") + 24)
+
+    # SectionAlignment and FileAlignment stand 32 bytes behind the start of the optional header.
+    end_of_file_header = content.index(b"PE\0\0") + 24
+    optional_header = content.index(struct.pack("<H", binaries.PE_MAGIC_64), end_of_file_header)
     alignments = optional_header + 32
     return content[:alignments] + struct.pack("<II", 0x1000, 0x200) + content[alignments + 8 :]
 
@@ -211,7 +227,9 @@ def split_library(content: bytes, folder: Path) -> None:
     library.reference()
     code = library.device_code()
     if code is not None:
-        indexes = {code.bundle_offset_of(wrapper): index for index, wrapper in enumerate(code.wrappers)}
+        indexes: dict[int, int] = {}
+        for index, wrapper in enumerate(code.wrappers):
+            indexes[code.bundle_offset_of(wrapper)] = index
         library.without_device_code(code, indexes, kpack_reference())
 
 
@@ -220,8 +238,9 @@ def bundle() -> bytes:
 
 
 def read_bundle(content: bytes, _folder: Path) -> None:
-    for each_bundle in read_bundles(content):
-        for _entry, _code in code_objects(content, each_bundle):
+    for parsed_bundle in read_bundles(content):
+        # Each code object is inflated when it is asked for, and none is kept.
+        for _entry, _code in code_objects(content, parsed_bundle):
             pass
 
 
@@ -260,7 +279,7 @@ def read_page(content: bytes, _folder: Path) -> None:
 
 
 def read_yanked_files(content: bytes, _folder: Path) -> None:
-    """Do with what is yanked what an index does."""
+    """Ask of yanks what an index asks."""
     yanks = read_yanks(content, location="yanked.json")
     yanks.reason(WHEEL, read_name(WHEEL))
     yanks.text_of_project("demo")
@@ -286,7 +305,7 @@ def text_reader(
     filename: str | None = None,
     refusals: Refusals = (FatalError,),
 ) -> Reader:
-    """Return the reader of a text, which its caller has decoded."""
+    """Return the reader of a text that its caller has decoded."""
 
     def read(content: bytes, _folder: Path) -> object:
         return parse(content.decode("utf-8", "replace"))
@@ -446,7 +465,7 @@ READERS: Mapping[str, Reader] = {
 
 
 def read_or_refuse(reader: Reader, content: bytes, folder: Path) -> None:
-    """Let a reader read bytes; a refusal of its kind has to name the file."""
+    """Let a reader read bytes; require that a refusal names the file."""
     try:
         reader.read(content, folder)
     except reader.refusals as refusal:
@@ -458,7 +477,7 @@ def read_or_refuse(reader: Reader, content: bytes, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_reads_what_is_whole(name: str, tmp_path: Path) -> None:
+def test_reads_undamaged_bytes(name: str, tmp_path: Path) -> None:
     for number, seed in enumerate(READERS[name].seeds):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -468,7 +487,7 @@ def test_reads_what_is_whole(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", READERS)
 @settings(max_examples=EXAMPLES)
 @given(data=st.data())
-def test_reads_or_refuses_what_is_damaged(name: str, data: st.DataObject) -> None:
+def test_reads_or_refuses_damaged_bytes(name: str, data: st.DataObject) -> None:
     reader = READERS[name]
     seed = data.draw(st.sampled_from(reader.seeds))
     content = data.draw(damaged(seed))
@@ -479,7 +498,7 @@ def test_reads_or_refuses_what_is_damaged(name: str, data: st.DataObject) -> Non
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_reads_or_refuses_what_was_found(name: str, tmp_path: Path) -> None:
+def test_reads_or_refuses_bytes_that_once_led_to_another_error(name: str, tmp_path: Path) -> None:
     for number, content in enumerate(corpus_of(name)):
         folder = tmp_path / str(number)
         folder.mkdir()

@@ -1,3 +1,5 @@
+"""The guard of unit tests: they start no process unless they are marked so, and stay on this machine."""
+
 import socket
 import sys
 
@@ -12,19 +14,22 @@ def test_a_unit_test_starts_no_process() -> None:
 
 
 @pytest.mark.processes
-def test_a_marked_one_may() -> None:
+def test_a_unit_test_that_is_marked_may_start_a_process() -> None:
     assert process.capture([sys.executable, "--version"]).stdout.startswith("Python 3.")
 
 
-def test_a_unit_test_stays_on_this_machine() -> None:
-    # addresses that documents use for examples (RFC 5737, RFC 2606)
+def test_a_unit_test_connects_to_no_other_machine() -> None:
+    # An address for examples in documents (RFC 5737).
     with socket.socket() as stream, pytest.raises(pytest.fail.Exception, match="connected to"):
         stream.connect(("192.0.2.1", 80))
+
+
+def test_a_unit_test_looks_no_host_up() -> None:
     with pytest.raises(pytest.fail.Exception, match=r"looked example\.invalid up"):
         socket.create_connection(("example.invalid", 80))
 
 
-def test_a_unit_test_may_talk_to_itself() -> None:
+def test_a_unit_test_may_connect_to_its_own_machine() -> None:
     server = socket.create_server(("127.0.0.1", 0))
     with server, socket.create_connection(server.getsockname()) as stream:
         accepted, _ = server.accept()

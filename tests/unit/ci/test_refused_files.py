@@ -1,4 +1,4 @@
-"""What is named like a wheel or sdist and is none is refused with its name, and nothing waits for it."""
+"""A file that is named like a wheel or sdist and is none is refused by its name, and nothing waits for it."""
 
 import os
 import tarfile
@@ -9,25 +9,26 @@ import pytest
 
 from core.errors import CheckError, MachineError, MissingInputError, WheelError
 from tests.kit import zip_files
-from tests.kit.front_doors import Package, run_verb
+from tests.kit.front_doors import run_ci, run_pytorch_build
 from tests.kit.wheels import write_wheel
 from tests.kit.windows import make_link, make_pipe, not_on_windows
 
 WHEEL = "demo-1.0-py3-none-any.whl"
 SDIST = "demo-1.0.tar.gz"
 LARGER_THAN_ANY_WHEEL = 1 << 40
+DAMAGED_WHEELS = {"bad1": "negative offset", "bad2": "empty name", "bad3": "cut off"}
 
 Capture = pytest.CaptureFixture[str]
 
 
 def make_sparse(path: Path) -> None:
-    """Make a file that has no bytes on the disk, and more than any wheel."""
+    """Make a file that takes no room on the disk and is larger than any wheel."""
     path.touch()
     os.truncate(path, LARGER_THAN_ANY_WHEEL)
 
 
 def make_sdist_without_metadata(path: Path) -> None:
-    """Make an archive with a file beside which PKG-INFO is missing."""
+    """Make an archive that has a file and no PKG-INFO."""
     with tarfile.open(path, "w:gz") as archive:
         archive.addfile(tarfile.TarInfo("demo-1.0/setup.py"))
 
@@ -53,19 +54,26 @@ def folder(tmp_path: Path) -> Path:
 
 def judge_folder(verb: str, folder: Path) -> int:
     """Let a verb judge the wheels and sdists of a folder; return its exit code."""
-    package: Package = "ci" if verb in {"index", "upload"} else "pytorch_build"
     match verb:
         case "check-wheels":
-            return run_verb(package, verb, folder)
+            return run_pytorch_build(verb, folder)
         case "split-wheel":
-            # The sound ones are not fat, which this verb refuses.
-            wheels = sorted(path for path in folder.iterdir() if path.name.startswith(("bad", "demo")))
-            return run_verb(package, verb, *wheels, "--output-dir", folder.parent / "parts")
+            # It refuses the sound wheels as well, as they have no device code.
+            wheels = [*folder.glob("bad*"), *folder.glob("demo*")]
+            return run_pytorch_build(verb, *sorted(wheels), "--output-dir", folder.parent / "parts")
         case "index":
-            return run_verb(package, verb, "--directory", folder)
-        case _:
+            return run_ci(verb, "--directory", folder)
+        case "upload":
             place = ["--run-id", "7", "--artifact-group", "gfx942", "--store", folder.parent / "store"]
-            return run_verb(package, verb, "--input-dir", folder, *place)
+            return run_ci(verb, "--input-dir", folder, *place)
+        case _:
+            raise ValueError(verb)
+
+
+def require_nothing_published(folder: Path) -> None:
+    """Require that no wheel of a folder was uploaded, and that no index was written."""
+    assert not list(folder.parent.rglob("store/**/*.whl"))
+    assert not list(folder.parent.rglob("*.html"))
 
 
 @not_on_windows("Windows has no such files")
@@ -81,20 +89,23 @@ def judge_folder(verb: str, folder: Path) -> int:
         ("upload", SDIST),
     ],
 )
-def test_refuses_what_is_no_regular_file(
+def test_refuses_a_wheel_or_sdist_that_is_no_regular_file(
     folder: Path, kind: str, verb: str, filename: str, capsys: Capture
 ) -> None:
     MAKERS[kind](folder / filename)
 
     exit_code = judge_folder(verb, folder)
 
+    assert exit_code in {
+        CheckError.exit_code,
+        MachineError.exit_code,
+        MissingInputError.exit_code,
+        WheelError.exit_code,
+    }
     printed = capsys.readouterr()
-    classes = (CheckError, WheelError, MachineError, MissingInputError)
-    assert exit_code in {error.exit_code for error in classes}
     assert filename in printed.out + printed.err
     assert "internal error" not in printed.err
-    assert not list(folder.parent.rglob("store/**/*.whl")), "nothing is uploaded"
-    assert not list(folder.parent.rglob("*.html")), "nothing is indexed"
+    require_nothing_published(folder)
 
 
 @pytest.mark.parametrize("verb", ["index", "upload"])
@@ -105,16 +116,17 @@ def test_refuses_an_sdist_without_metadata(folder: Path, verb: str, capsys: Capt
 
     assert exit_code == WheelError.exit_code
     assert SDIST in capsys.readouterr().err
-    assert not list(folder.parent.rglob("*.html"))
+    require_nothing_published(folder)
 
 
 @pytest.mark.parametrize("verb", ["check-wheels", "split-wheel", "index", "upload"])
 def test_names_every_damaged_wheel_of_a_folder(folder: Path, verb: str, capsys: Capture) -> None:
-    for name, form in (("bad1", "negative offset"), ("bad2", "empty name"), ("bad3", "cut off")):
+    for name, form in DAMAGED_WHEELS.items():
         zip_files.write_form(folder, zip_files.REFUSED[form], name=name)
 
     exit_code = judge_folder(verb, folder)
 
-    printed = capsys.readouterr()
     assert exit_code in {CheckError.exit_code, WheelError.exit_code}
-    assert all(f"bad{number}-1.0-py3-none-any.whl" in printed.err for number in (1, 2, 3))
+    report = capsys.readouterr().err
+    for name in DAMAGED_WHEELS:
+        assert f"{name}-1.0-py3-none-any.whl" in report

@@ -1,4 +1,4 @@
-"""install_rocm.sh with programs that only write down how they were called."""
+"""install_rocm.sh, with programs that only write down how they were called."""
 
 import shlex
 import shutil
@@ -16,7 +16,7 @@ INDEX = "https://rocm.nightlies.amd.com/v2/gfx94X-dcgpu/"
 NIGHTLY = {"USE_THEROCK_NIGHTLY": "1", "THEROCK_NIGHTLY_INDEX_URL": INDEX}
 PACKAGES = "rocm[libraries,devel]"
 
-# Every program writes a line of its words, and of the settings of pip that it would read.
+# Each program writes a line: its name, its arguments, and the settings of pip that it would read.
 NOTE_CALL = """#!/bin/sh
 { printf '%s' "$(basename "$0")"; printf ' %s' "$@"
   env | grep -E '^(PIP_|ROCM_SDK_TARGET_FAMILY)' | sort | sed 's/^/ ENV:/' | tr -d '\\n'; echo; } >>"$CALLS"
@@ -25,7 +25,7 @@ PROGRAMS = {
     "apt-get": "",
     "curl": "echo a key",
     "gpg": 'while [ $# -gt 0 ]; do [ "$1" = --output ] && cat >"$2"; shift; done',
-    # pip of a machine that may have a certificate ($CERT), and of an index that may have a package ($SPLIT)
+    # pip has a certificate if CERT is set, and finds rocm-sdk-libraries in the index if SPLIT is set.
     "python3": '[ "$3 $4 $5" = "config get global.cert" ] && [ -n "${CERT:-}" ] && echo "$CERT" && exit 0\n'
     '[ "$3" = config ] && exit 1; [ "$3" = index ] && [ -z "${SPLIT:-}" ] && exit 1; exit 0',
     "rocm-sdk": 'case "$*" in version) echo 7.10.0a20251121 ;; "path --root") echo /env/devel ;; '
@@ -39,7 +39,7 @@ pytestmark = [
 
 
 class Machine:
-    """A folder in the place of `/`, and a search path of programs that do nothing."""
+    """A folder in the place of `/`, and a search path of programs that note their calls."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "root"
@@ -52,7 +52,7 @@ class Machine:
         self.set_codename("jammy")
 
     def install_program(self, name: str, script: str) -> None:
-        """Install a program, which also notes each call."""
+        """Install a program that notes each call and then runs a script."""
         program = self.programs / name
         program.write_text(f"{NOTE_CALL}{script}\n", encoding="utf-8")
         program.chmod(0o755)
@@ -77,17 +77,25 @@ class Machine:
         return process.capture(["/bin/bash", SCRIPT], env={**defaults, **variables}, check=check)
 
     def calls(self, program: str) -> list[str]:
-        """Return the calls of a program, without its name."""
-        lines = self.log.read_text(encoding="utf-8").splitlines()
-        return [line.removeprefix(f"{program} ") for line in lines if line.startswith(f"{program} ")]
+        """Return the arguments of each call of a program, and the settings of pip."""
+        calls: list[str] = []
+        for line in self.log.read_text(encoding="utf-8").splitlines():
+            name, _, arguments = line.partition(" ")
+            if name == program:
+                calls.append(arguments)
+        return calls
 
-    def installation(self) -> str:
-        """Return the one call of pip that installs ROCm."""
-        (call,) = [call for call in self.calls("python3") if PACKAGES in call]
+    def only_call(self, program: str, *, argument: str) -> str:
+        """Return the only call of a program with this argument."""
+        (call,) = [call for call in self.calls(program) if argument in call]
         return call
 
+    def installation(self) -> str:
+        """Return the call of pip that installs ROCm."""
+        return self.only_call("python3", argument=PACKAGES)
+
     def run_shell(self, script: str, **variables: str) -> list[str]:
-        """Return what a script prints in a shell that has read the profile."""
+        """Return the lines that a script prints in a shell that has read the profile."""
         profile = shlex.quote(str(self.root / PROFILE))
         completed = process.capture(["/bin/sh", "-euc", f". {profile}; {script}"], env=variables)
         return completed.stdout.splitlines()
@@ -123,11 +131,10 @@ def test_takes_nightly_wheels_from_the_index_alone(machine: Machine) -> None:
     )
 
 
-def test_takes_other_packages_as_pip_is_configured(machine: Machine) -> None:
+def test_takes_other_packages_from_where_pip_is_configured_to_look(machine: Machine) -> None:
     machine.run_script(NIGHTLY | SETTINGS_OF_PIP)
 
-    call = next(call for call in machine.calls("python3") if "setuptools" in call)
-    assert "https://b.invalid" in call
+    assert "https://b.invalid" in machine.only_call("python3", argument="setuptools")
 
 
 def test_takes_nightly_wheels_without_the_systems_packages(machine: Machine) -> None:
@@ -138,7 +145,7 @@ def test_takes_nightly_wheels_without_the_systems_packages(machine: Machine) -> 
 
 
 @pytest.mark.parametrize(
-    ("place", "options"),
+    ("location", "options"),
     [
         ("/wheels", "--no-index --find-links /wheels"),
         ("file:///wheels/", "--no-index --find-links file:///wheels/"),
@@ -148,13 +155,13 @@ def test_takes_nightly_wheels_without_the_systems_packages(machine: Machine) -> 
     ids=["folder", "address of a folder", "page", "index"],
 )
 def test_takes_nightly_wheels_from_an_index_a_page_or_a_folder(
-    machine: Machine, place: str, options: str
+    machine: Machine, location: str, options: str
 ) -> None:
-    machine.run_script({**NIGHTLY, "THEROCK_NIGHTLY_INDEX_URL": place})
+    machine.run_script({**NIGHTLY, "THEROCK_NIGHTLY_INDEX_URL": location})
 
-    (question,) = [call for call in machine.calls("python3") if "index versions" in call]
     assert f"{PACKAGES} --no-cache-dir --pre {options} ENV:" in machine.installation()
-    assert f"rocm-sdk-libraries --no-cache-dir --pre {options} ENV:" in question
+    query = machine.only_call("python3", argument="index versions")
+    assert f"rocm-sdk-libraries --no-cache-dir --pre {options} ENV:" in query
 
 
 FAMILY = {"ROCM_SDK_TARGET_FAMILY": "gfx110X-all"}
@@ -164,23 +171,23 @@ SPLIT = {**FAMILY, **VERSION, "SPLIT": "1", "PYTORCH_ROCM_ARCH": "gfx1100;gfx110
 
 
 @pytest.mark.parametrize(
-    ("variables", "words", "family"),
+    ("variables", "arguments", "family"),
     [
         ({"CERT": "/etc/ssl/own.pem"}, f"--index-url {INDEX} --cert /etc/ssl/own.pem ENV:", ""),
         (VERSION, f"{PACKAGES}==7.10.0a1 --no-cache-dir", ""),
         ({**VERSION, **FAMILY}, f"{PACKAGES}==7.10.0a1", "=gfx110X-all"),
-        # Split packages name their targets themselves.
+        # Of split packages those for the targets are installed by name, and need no family.
         (SPLIT, f"{PACKAGES}==7.10.0a1 {DEVICES} --no-cache-dir", ""),
     ],
-    ids=["certificate", "version", "family", "split"],
+    ids=["certificate", "version", "family", "split packages"],
 )
-def test_gives_pip_every_setting(
-    machine: Machine, variables: dict[str, str], words: str, family: str
+def test_passes_every_setting_to_pip(
+    machine: Machine, variables: dict[str, str], arguments: str, family: str
 ) -> None:
     machine.run_script({**NIGHTLY, **variables})
 
     call = machine.installation()
-    assert words in call
+    assert arguments in call
     assert call.partition("ENV:ROCM_SDK_TARGET_FAMILY")[2] == family
 
 
@@ -189,41 +196,41 @@ def test_removes_an_older_rocm_and_nothing_else(machine: Machine, folder: str) -
     (machine.make_folder(f"opt/{folder}/bin") / "hipcc").touch()
     if folder != "rocm":
         (machine.root / "opt" / "rocm").symlink_to(folder)
-    for other in ("opt/rocm-tools", "opt/conda"):
-        machine.make_folder(other)
+    rocm_tools = machine.make_folder("opt/rocm-tools")
+    conda = machine.make_folder("opt/conda")
 
     machine.run_script(NIGHTLY)
 
-    assert sorted(path.name for path in (machine.root / "opt").iterdir()) == ["conda", "rocm-tools"]
+    assert set((machine.root / "opt").iterdir()) == {conda, rocm_tools}
 
 
 # Profiles of shells
 
-SHOW = 'echo "$ROCM_SDK_VERSION $ROCM_PATH $ROCM_HOME"; echo "$PATH"; echo "$CMAKE_PREFIX_PATH"'
+PRINT_VARIABLES = 'echo "$ROCM_SDK_VERSION $ROCM_PATH $ROCM_HOME"; echo "$PATH"; echo "$CMAKE_PREFIX_PATH"'
 
 
-def test_shells_know_where_rocm_is(machine: Machine) -> None:
+def test_shells_find_rocm(machine: Machine) -> None:
     machine.run_script(NIGHTLY)
 
-    assert machine.run_shell(SHOW, PATH="/bin") == [
+    assert machine.run_shell(PRINT_VARIABLES, PATH="/bin") == [
         "7.10.0a20251121 /env/devel /env/devel",
         "/env/devel/bin:/bin",
         "/env/devel/lib/cmake",
     ]
 
 
-def test_shells_that_read_the_profile_twice_have_rocm_once(machine: Machine) -> None:
+def test_a_shell_that_reads_the_profile_twice_finds_rocm_once(machine: Machine) -> None:
     machine.run_script(NIGHTLY)
 
-    script = f'. "{machine.root / PROFILE}"; {SHOW}'
+    script = f'. "{machine.root / PROFILE}"; {PRINT_VARIABLES}'
     _versions, path, prefixes = machine.run_shell(script, PATH="/bin", CMAKE_PREFIX_PATH="/mine")
 
     assert path == "/env/devel/bin:/bin"
     assert prefixes == "/env/devel/lib/cmake:/mine"
 
 
-@pytest.mark.parametrize("script", ["echo", "exit 3"], ids=["says nothing", "fails"])
-def test_fails_where_rocm_does_not_say_where_it_is(machine: Machine, script: str) -> None:
+@pytest.mark.parametrize("script", ["echo", "exit 3"], ids=["prints nothing", "fails"])
+def test_fails_where_rocm_sdk_does_not_print_its_folders(machine: Machine, script: str) -> None:
     machine.install_program("rocm-sdk", script)
 
     assert machine.run_script(NIGHTLY, check=False).returncode != 0
@@ -241,7 +248,7 @@ WITHOUT_NIGHTLY = pytest.mark.parametrize(
 def test_installs_amds_packages_without_the_flag(machine: Machine, flag: dict[str, str]) -> None:
     machine.run_script({**flag, "ROCM_VERSION": "6.4"})
 
-    (call,) = [call for call in machine.calls("apt-get") if "rocm-dev" in call]
+    call = machine.only_call("apt-get", argument="rocm-dev")
     assert {"install", "rocm-dev", "rocm-libs", "miopen-hip-dev", "rccl-dev"} <= set(call.split())
     assert machine.calls("python3") == []
 
@@ -258,7 +265,7 @@ def test_adds_amds_repository_with_its_key_and_a_pin(machine: Machine, flag: dic
     assert "Pin-Priority: 600" in machine.read_file("etc/apt/preferences.d/rocm-pin-600")
 
 
-def test_shells_know_where_amds_packages_are(machine: Machine) -> None:
+def test_shells_find_amds_packages(machine: Machine) -> None:
     machine.run_script({"ROCM_VERSION": "6.4"})
 
     assert machine.run_shell('echo "$ROCM_PATH $PATH"', PATH="/bin") == ["/opt/rocm /opt/rocm/bin:/bin"]
@@ -281,7 +288,7 @@ def test_debian_takes_packages_of_the_nearest_ubuntu(machine: Machine, codename:
 
 
 @pytest.mark.parametrize(
-    ("variables", "mentioned"),
+    ("variables", "complaint"),
     [
         ({"USE_THEROCK_NIGHTLY": "yes"}, "USE_THEROCK_NIGHTLY=yes"),
         ({"USE_THEROCK_NIGHTLY": "1"}, "THEROCK_NIGHTLY_INDEX_URL"),
@@ -289,10 +296,10 @@ def test_debian_takes_packages_of_the_nearest_ubuntu(machine: Machine, codename:
         ({}, "ROCM_VERSION="),
         ({"ROCM_VERSION": "6.4"}, "no ROCm packages"),
     ],
-    ids=["flag", "no index", "no version", "nothing", "other system"],
+    ids=["unknown flag", "no index", "malformed version", "no settings", "unknown system"],
 )
 def test_changes_nothing_where_its_settings_make_no_sense(
-    machine: Machine, variables: dict[str, str], mentioned: str
+    machine: Machine, variables: dict[str, str], complaint: str
 ) -> None:
     folder = machine.make_folder("opt/rocm")
     machine.set_codename("sid")
@@ -300,6 +307,6 @@ def test_changes_nothing_where_its_settings_make_no_sense(
     completed = machine.run_script(variables, check=False)
 
     assert completed.returncode == 1
-    assert mentioned in completed.stderr
+    assert complaint in completed.stderr
     assert folder.is_dir()
     assert not machine.log.exists()

@@ -252,7 +252,7 @@ def test_reads_each_sidecar_of_chained_pins_once() -> None:
 
     (unit,) = plan.going
     assert unit.name == "v2-staging/g/p0 1"
-    assert sorted(key for call, key in store.calls if call == "read") == sidecars[1:]
+    assert sorted(store.keys_of_calls("read")) == sidecars[1:]
 
 
 # Policies
@@ -383,7 +383,7 @@ def test_deletes_pages_then_sidecars_then_wheels_then_the_rest() -> None:
 
     assert carry_out(store, plan_for(store)) == len(RUN_KEYS)
 
-    deleted = [key for call, key in store.calls if call == "delete"]
+    deleted = store.keys_of_calls("delete")
     kinds = list(map(kind_of_key, deleted))
     order = ["page", "sidecar", "distribution", "other"]
     assert sorted(deleted) == sorted(RUN_KEYS)

@@ -104,8 +104,7 @@ def test_the_run_before_is_of_the_same_release_type(releases: MemoryStore, facts
 def test_reads_only_source_locks_to_find_the_run_before(releases: MemoryStore, facts: RunFacts) -> None:
     find_previous_run(releases, OUTPUTS_OF_9, facts)
 
-    reads = [key for call, key in releases.calls if call == "read"]
-    assert reads == [
+    assert releases.keys_of_calls("read") == (
         "8-linux/manifests/source-lock-nightly.json",
         "7-linux/manifests/source-lock-nightly.json",
-    ]
+    )

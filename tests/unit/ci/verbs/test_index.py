@@ -1,4 +1,4 @@
-"""The pages of a run's wheels."""
+"""The pages of a run's groups, and of the indexes that outlast runs."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ci.install.dependencies import mirror, source_of
-from ci.publish.index import write_index
+from ci.publish.index import IndexUpdate, write_index
 from ci.verbs import index
 from core.cli.options import Common
 from core.errors import MissingInputError, StoreError, UsageError
@@ -17,54 +17,74 @@ from core.stores.directory import DirectoryStore
 from core.stores.dry_run import DryRunStore
 from core.wheel import distributions
 from tests.kit import wheels
-from tests.kit.front_doors import run_verb
+from tests.kit.front_doors import run_ci
 from tests.kit.runs import STARTED, publish_files, write_record
 from tests.kit.small_runs import GROUP, publish_wheel
+from tests.kit.stores import list_keys
+
+OTHER_GROUP = "gfx942-gfx1100"
+FAMILIES_OF_OTHER_GROUP = "gfx942;gfx1100"
 
 
-def flat_page(store: Store, outputs: RunOutputs, group: str = GROUP) -> str:
-    return store.read(f"{outputs.python_prefix(group)}/index.html").decode()
+def flat_page_key(outputs: RunOutputs, group: str = GROUP) -> str:
+    return f"{outputs.python_prefix(group)}/index.html"
 
 
-def has_page(store: Store, outputs: RunOutputs, group: str) -> bool:
-    return store.find(f"{outputs.python_prefix(group)}/index.html") is not None
+def read_flat_page(store: Store, outputs: RunOutputs) -> str:
+    return store.read(flat_page_key(outputs)).decode()
 
 
-def test_lists_a_wheel_only_with_its_metadata(store: Store, outputs: RunOutputs, tmp_path: Path) -> None:
-    wheel = publish_wheel(store, outputs, tmp_path)
-    metadata = store.read(f"{wheel.key}.metadata")
-    store.delete(f"{wheel.key}.metadata")
-    sdist = wheels.write_sdist(tmp_path, name="rocm", version="7.1")
+def publish_sdist(store: Store, outputs: RunOutputs, folder: Path) -> str:
+    """Put an sdist into the run, with the record of its build; return its file name."""
+    sdist = wheels.write_sdist(folder, name="rocm", version="7.1")
     publish_files(store, outputs, [sdist], step="build_rocm", family=GROUP)
+    return sdist.name
 
-    without_metadata = index.write_pages(store, outputs, GROUP)
-    store.put_bytes(f"{wheel.key}.metadata", metadata)
-    with_metadata = index.write_pages(store, outputs, GROUP)
 
-    assert list(without_metadata.held_back_files) == [wheel.key]
-    assert without_metadata.file_count == 1
-    assert with_metadata.file_count == 2
-    assert "metadata=" in flat_page(store, outputs)
+# The pages of a group
+
+
+def write_pages(store: Store, outputs: RunOutputs) -> IndexUpdate:
+    return index.write_pages(store, outputs, GROUP)
+
+
+def test_holds_a_wheel_back_until_its_metadata_is_there(
+    store: Store, outputs: RunOutputs, tmp_path: Path
+) -> None:
+    publish_sdist(store, outputs, tmp_path)
+    wheel = publish_wheel(store, outputs, tmp_path)
+    sidecar_key = f"{wheel.key}.metadata"
+    metadata = store.read(sidecar_key)
+    store.delete(sidecar_key)
+
+    update = write_pages(store, outputs)
+
+    assert list(update.held_back_files) == [wheel.key]
+    assert update.file_count == 1
+
+    store.put_bytes(sidecar_key, metadata)
+
+    assert write_pages(store, outputs).file_count == 2
+    assert "metadata=" in read_flat_page(store, outputs)
 
 
 def test_lists_an_sdist_without_metadata(store: Store, outputs: RunOutputs, tmp_path: Path) -> None:
-    sdist = wheels.write_sdist(tmp_path, name="rocm", version="7.1")
-    publish_files(store, outputs, [sdist], step="build_rocm", family=GROUP)
+    filename = publish_sdist(store, outputs, tmp_path)
 
-    index.write_pages(store, outputs, GROUP)
+    write_pages(store, outputs)
 
-    page = flat_page(store, outputs)
-    assert sdist.name in page
+    page = read_flat_page(store, outputs)
+    assert filename in page
     assert "metadata=" not in page
 
 
 def test_refuses_a_group_without_wheels(store: Store, outputs: RunOutputs) -> None:
     with pytest.raises(MissingInputError, match="no wheel or sdist"):
-        index.write_pages(store, outputs, GROUP)
+        write_pages(store, outputs)
 
 
 @pytest.fixture
-def unrecorded(store: Store, outputs: RunOutputs, tmp_path: Path) -> str:
+def unrecorded_key(store: Store, outputs: RunOutputs, tmp_path: Path) -> str:
     """The key of a wheel that only a failed build names, beside one that is recorded."""
     publish_wheel(store, outputs, tmp_path)
     path = wheels.write_wheel(tmp_path, name="apex", version="1.10.0")
@@ -73,123 +93,152 @@ def unrecorded(store: Store, outputs: RunOutputs, tmp_path: Path) -> str:
     return apex.key
 
 
-def test_waits_for_the_record_of_a_new_wheel(store: Store, outputs: RunOutputs, unrecorded: str) -> None:
-    indexed = index.write_pages(store, outputs, GROUP)
+def test_waits_for_the_record_of_a_new_wheel(store: Store, outputs: RunOutputs, unrecorded_key: str) -> None:
+    update = write_pages(store, outputs)
 
-    assert list(indexed.held_back_files) == [unrecorded]
-    assert "apex" not in flat_page(store, outputs)
+    assert list(update.held_back_files) == [unrecorded_key]
+    assert "apex" not in read_flat_page(store, outputs)
 
 
-def test_refuses_an_old_wheel_without_a_record(store: Store, outputs: RunOutputs, unrecorded: str) -> None:
+def test_refuses_an_old_wheel_without_a_record(
+    store: Store, outputs: RunOutputs, unrecorded_key: str
+) -> None:
     long_ago = 1e9
-    os.utime(Path(store.url) / unrecorded, (long_ago, long_ago))
+    os.utime(Path(store.url) / unrecorded_key, (long_ago, long_ago))
 
-    with pytest.raises(StoreError) as caught:
-        index.write_pages(store, outputs, GROUP)
+    with pytest.raises(StoreError) as raised:
+        write_pages(store, outputs)
 
-    assert unrecorded in caught.value.message
+    assert unrecorded_key in raised.value.message
 
 
 def test_a_dry_run_names_pages_and_writes_none(
     store: Store, outputs: RunOutputs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     publish_wheel(store, outputs, tmp_path)
-    keys = [stored.key for stored in store.list("")]
+    keys_before = list_keys(store)
 
-    index.write_pages(DryRunStore(store), outputs, GROUP)
+    write_pages(DryRunStore(store), outputs)
 
-    assert [stored.key for stored in store.list("")] == keys
-    page = f"{store.url}/{outputs.python_prefix(GROUP)}/index.html"
+    assert list_keys(store) == keys_before
+    page = f"{store.url}/{flat_page_key(outputs)}"
     assert f"would write {page}" in capsys.readouterr().err
 
 
+# Several groups
+
+
 @pytest.fixture
-def two_groups(store: Store, outputs: RunOutputs, tmp_path: Path, common: Common) -> list[str]:
-    """Two groups of a run; return the options that name the run."""
+def options_of_run(store: Store, outputs: RunOutputs, tmp_path: Path, common: Common) -> list[str]:
+    """The options that name a run of two groups."""
     publish_wheel(store, outputs, tmp_path)
-    publish_wheel(store, outputs, tmp_path, group="gfx942-gfx1100")
+    publish_wheel(store, outputs, tmp_path, group=OTHER_GROUP)
     return ["--run-id", common.run_id, "--store", store.url]
 
 
-def test_indexes_the_chosen_group(store: Store, outputs: RunOutputs, two_groups: list[str]) -> None:
-    assert run_verb("ci", "index", *two_groups, "--gpu-family", "gfx942;gfx1100") == 0
-
-    assert has_page(store, outputs, "gfx942-gfx1100")
-    assert not has_page(store, outputs, GROUP)
-
-
-def test_indexes_every_group_and_tells_which_changed(
-    store: Store, outputs: RunOutputs, two_groups: list[str], capsys: pytest.CaptureFixture[str]
+def test_indexes_only_the_group_of_the_named_families(
+    store: Store, outputs: RunOutputs, options_of_run: list[str]
 ) -> None:
-    assert run_verb("ci", "index", *two_groups, "--gpu-family", "gfx942;gfx1100") == 0
+    assert run_ci("index", *options_of_run, "--gpu-family", FAMILIES_OF_OTHER_GROUP) == 0
+
+    keys = list_keys(store)
+    assert flat_page_key(outputs, OTHER_GROUP) in keys
+    assert flat_page_key(outputs, GROUP) not in keys
+
+
+def test_indexes_every_group_and_says_which_changed(
+    store: Store, outputs: RunOutputs, options_of_run: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_ci("index", *options_of_run, "--gpu-family", FAMILIES_OF_OTHER_GROUP) == 0
     capsys.readouterr()
 
-    assert run_verb("ci", "index", *two_groups) == 0
+    assert run_ci("index", *options_of_run) == 0
 
-    assert has_page(store, outputs, GROUP)
-    printed = capsys.readouterr().err
-    assert "1 file, 5 pages written" in printed
-    assert "unchanged, 1 file listed" in printed
+    assert flat_page_key(outputs, GROUP) in list_keys(store)
+    report = capsys.readouterr().err
+    assert "1 file, 5 pages written" in report
+    assert "unchanged, 1 file listed" in report
 
 
-# The pages that stay
+# Indexes that outlast runs
 
 
 def check_indexes(store: Path, *options: str) -> int:
-    return run_verb("ci", "index", "--check", "--store", store, *options)
+    """Check the pages of a store; return the exit code."""
+    return run_ci("index", "--check", "--store", store, *options)
 
 
 @pytest.fixture
 def mirror_store(tmp_path: Path) -> Path:
     """A store with one mirrored wheel, its record and its pages."""
-    data = mirror()
     store = DirectoryStore(tmp_path / "store")
+    data = mirror()
+
     wheel = wheels.write_wheel(tmp_path / "dist", name="numpy", version="2.1")
-    file, sidecar = distributions.describe(
-        wheel, key=f"{data.prefix}/{wheel.name}", sha256=wheels.sha256(wheel)
-    )
-    store.put_file(file.key, wheel, sha256=file.sha256, replace=False)
-    store.put_bytes(f"{file.key}.metadata", sidecar or b"")
+    digest = wheels.sha256(wheel)
+    file, sidecar = distributions.describe(wheel, key=f"{data.prefix}/{wheel.name}", sha256=digest)
+    assert sidecar is not None
+    store.put_file(file.key, wheel, sha256=digest, replace=False)
+    store.put_bytes(f"{file.key}.metadata", sidecar)
 
     record = Record(
-        stage="mirror_deps", run_id="local", platform="linux", started=STARTED, seconds=0, files=(file,)
+        stage="mirror_deps",
+        run_id="local",
+        platform="linux",
+        started=STARTED,
+        seconds=0,
+        files=(file,),
     )
     store.put_bytes(f"{data.prefix}/manifests/mirror_deps-1.json", records.serialize(record))
+
     write_index(store, data.prefix, source_of(data, store), title="Dependencies")
     return store.root
 
 
-def test_passes_pages_that_list_what_is_there(mirror_store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+EACH_LOST_PAGE = pytest.mark.parametrize(
+    "path",
+    [f"{mirror().prefix}/index.html", f"{mirror().prefix}/simple/numpy/index.html"],
+    ids=["flat page", "page of a project"],
+)
+
+
+def test_accepts_pages_that_list_what_the_store_has(
+    mirror_store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert check_indexes(mirror_store) == 0
 
     assert str(mirror_store) in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("page", ["index.html", "simple/numpy/index.html"])
+@EACH_LOST_PAGE
 def test_names_a_lost_page_and_does_not_write_it(
-    mirror_store: Path, page: str, capsys: pytest.CaptureFixture[str]
+    mirror_store: Path, path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = mirror_store / mirror().prefix / page
-    path.unlink()
+    page = mirror_store / path
+    page.unlink()
 
     assert check_indexes(mirror_store) == StoreError.exit_code
 
-    assert f"{mirror().prefix}/{page}" in capsys.readouterr().err
-    assert not path.exists()
+    assert path in capsys.readouterr().err
+    assert not page.exists()
 
 
-@pytest.mark.parametrize("page", ["index.html", "simple/numpy/index.html"])
-def test_writes_a_lost_page_when_asked(mirror_store: Path, page: str) -> None:
-    path = mirror_store / mirror().prefix / page
-    path.unlink()
+@EACH_LOST_PAGE
+def test_writes_a_lost_page_when_asked(mirror_store: Path, path: str) -> None:
+    page = mirror_store / path
+    page.unlink()
 
     assert check_indexes(mirror_store, "--write") == 0
 
-    assert path.exists()
+    assert page.exists()
     assert check_indexes(mirror_store) == 0
 
 
-@pytest.mark.parametrize("options", [(), ("--yank=torch==2", "--reason=x")])
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--yank=torch==2", "--reason=x")],
+    ids=["check", "yank"],
+)
 def test_refuses_a_store_without_an_index(tmp_path: Path, options: tuple[str, ...]) -> None:
     empty_store = tmp_path / "empty"
     empty_store.mkdir()
@@ -197,19 +246,26 @@ def test_refuses_a_store_without_an_index(tmp_path: Path, options: tuple[str, ..
     assert check_indexes(empty_store, *options) == MissingInputError.exit_code
 
 
-@pytest.mark.parametrize("option", ["--directory=wheels", "--artifact-group=gfx900", "--platform=linux"])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--directory", "wheels"), ("--artifact-group", "gfx900"), ("--platform", "linux")],
+)
 def test_a_check_refuses_options_of_a_run(
-    mirror_store: Path, option: str, capsys: pytest.CaptureFixture[str]
+    mirror_store: Path, option: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert check_indexes(mirror_store, option) == UsageError.exit_code
+    assert check_indexes(mirror_store, option, value) == UsageError.exit_code
 
-    assert f"{option.partition('=')[0]} has no effect with --check" in capsys.readouterr().err
+    assert f"{option} has no effect with --check" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--write", "--yank=torch==2", "--remove=torch-2"])
-def test_refuses_a_change_of_pages_that_stay_without_a_check(
-    mirror_store: Path, option: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("option", "argument"),
+    [("--write", "--write"), ("--yank", "--yank=torch==2"), ("--remove", "--remove=torch-2")],
+    ids=["write", "yank", "remove"],
+)
+def test_refuses_to_change_indexes_without_a_check(
+    mirror_store: Path, option: str, argument: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_verb("ci", "index", "--store", mirror_store, option) == UsageError.exit_code
+    assert run_ci("index", "--store", mirror_store, argument) == UsageError.exit_code
 
-    assert f"{option.partition('=')[0]} has no effect without --check" in capsys.readouterr().err
+    assert f"{option} has no effect without --check" in capsys.readouterr().err

@@ -4,7 +4,8 @@ import itertools
 import json
 import random
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from html.parser import HTMLParser
 from typing import Any
@@ -21,30 +22,25 @@ from ci.publish.index.names import guess_project, read_name, relative_address
 from core.errors import WheelError
 from tests.kit.index_pages import page_file, render_pages
 
-NAMES = st.sampled_from(["torch", "torchaudio", "rocm-sdk-libraries-gfx110x-all"])
-# One draw of a whole version is much faster than one of each of its parts.
-VERSIONS = st.sampled_from(
-    [
-        f"{major}.{minor}.0{pre_release}{local}"
-        for major, minor, pre_release, local in itertools.product(
-            (0, 2, 10),
-            (0, 9, 10, 12),
-            ("", "a0", "rc1", ".dev20260822"),
-            ("", "+rocm7.1", "+devrocm7.99.0.dev0.sample", "+cpu"),
-        )
-    ]
+NAMES = st.sampled_from(["torch", "torchaudio", "rocm_sdk_libraries_gfx110x_all"])
+PARTS_OF_VERSIONS = itertools.product(
+    ("0.", "2.", "10."),
+    ("0.0", "9.0", "10.0", "12.0"),
+    ("", "a0", "rc1", ".dev20260822"),
+    ("", "+rocm7.1", "+devrocm7.99.0.dev0.sample", "+cpu"),
 )
+# One draw of a whole version is much faster than one of each of its parts.
+VERSIONS = st.sampled_from(list(map("".join, PARTS_OF_VERSIONS)))
 # Digests differ in two digits alone, which are drawn much faster than 64.
 DIGESTS = st.text("0123456789abcdef", min_size=2, max_size=2).map(lambda digits: digits * 32)
 TAGS = st.sampled_from(["cp312-cp312-linux_x86_64", "cp313-cp313t-win_amd64", "py3-none-any"])
 
 
 @st.composite
-def page_files(draw: st.DrawFn) -> PageFile:
+def listed_files(draw: st.DrawFn) -> PageFile:
     """Draw a file that a page lists."""
-    name = draw(NAMES).replace("-", "_")
     return page_file(
-        filename=f"{name}-{draw(VERSIONS)}-{draw(TAGS)}.whl",
+        filename=f"{draw(NAMES)}-{draw(VERSIONS)}-{draw(TAGS)}.whl",
         sha256=draw(DIGESTS),
         size=draw(st.integers(0, 1 << 36)),
         modified=draw(st.integers(0, 1 << 33)),
@@ -54,11 +50,21 @@ def page_files(draw: st.DrawFn) -> PageFile:
     )
 
 
-def filename_of(listed: PageFile) -> str:
-    return listed.stored_file.filename
+def filename_of(file: PageFile) -> str:
+    return file.stored_file.filename
 
 
-PAGE_FILES = st.lists(page_files(), max_size=5, unique_by=filename_of)
+LISTS_OF_FILES = st.lists(listed_files(), max_size=5, unique_by=filename_of)
+
+
+def files_named(*filenames: str) -> list[PageFile]:
+    """Return files of which only the names matter."""
+    return [page_file(filename=filename) for filename in filenames]
+
+
+def flat_page(files: Sequence[PageFile], *, title: str = "g") -> str:
+    """Return the flat page of an index of these files."""
+    return render_pages(title, files)["index.html"]
 
 
 # Reading pages as an installer does
@@ -87,8 +93,8 @@ class LinkParser(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self.is_in_link:
-            link = self.links.pop()
-            self.links.append(Link(attributes=link.attributes, text=link.text + data))
+            link = self.links[-1]
+            self.links[-1] = replace(link, text=link.text + data)
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "a":
@@ -104,7 +110,7 @@ def read_links(page: str) -> list[Link]:
 
 
 def read_html_files(page: str, page_url: str) -> list[PageFile]:
-    """Return the files of an HTML page, which says neither bytes nor times to the second."""
+    """Return the files of an HTML page, which gives neither sizes in bytes nor times to the second."""
     return [file_of_link(link, page_url) for link in read_links(page)]
 
 
@@ -114,6 +120,7 @@ def file_of_link(link: Link, page_url: str) -> PageFile:
     # A plus sign means a space to some servers.
     assert "+" not in url.path
     assert unquote(url.path) == f"/g/{link.text}"
+    # PEP 714: HTML has the older name beside the newer one.
     metadata = link.attributes.get("data-core-metadata")
     assert link.attributes.get("data-dist-info-metadata") == metadata
 
@@ -146,98 +153,129 @@ def file_of_json(file: dict[str, Any], page_url: str) -> PageFile:
     )
 
 
-def project_of(listed: PageFile) -> str:
-    return guess_project(filename_of(listed))
+def read_json_files(page: str, page_url: str) -> list[PageFile]:
+    """Return the files of a JSON page."""
+    return [file_of_json(file, page_url) for file in json.loads(page)["files"]]
 
 
-def in_order(listed: list[PageFile]) -> list[PageFile]:
+# What pages are expected to say
+
+
+def project_of(file: PageFile) -> str:
+    return guess_project(filename_of(file))
+
+
+def group_by_project(files: Sequence[PageFile]) -> dict[str, list[PageFile]]:
+    """Return files by the project that they are of."""
+    files_by_project: dict[str, list[PageFile]] = {}
+    for file in files:
+        files_by_project.setdefault(project_of(file), []).append(file)
+    return files_by_project
+
+
+def sort_as_pages(files: Sequence[PageFile]) -> list[PageFile]:
     """Return files in the order of pages: by project, version (PEP 440) and file name."""
-    return sorted(sort_files(listed), key=project_of)
+    return sorted(sort_files(files), key=project_of)
 
 
-def in_html(listed: list[PageFile]) -> list[PageFile]:
-    """Return files, in the order of pages, without what HTML does not say."""
-    return [
-        page_file(
-            filename=filename_of(file),
-            sha256=file.recorded_file.sha256,
-            size=0,
-            requires_python=file.recorded_file.requires_python,
-            metadata_sha256=file.recorded_file.metadata_sha256,
-            yank_reason=file.yank_reason,
-        )
-        for file in in_order(listed)
-    ]
+def sort_as_html_pages(files: Sequence[PageFile]) -> list[PageFile]:
+    """Return files in the order of pages, without the facts that only JSON pages have."""
+    return list(map(without_facts_of_json, sort_as_pages(files)))
 
 
-@given(PAGE_FILES)
-def test_flat_page_gives_back_what_it_lists(listed: list[PageFile]) -> None:
-    page = render_pages("gfx110X-all <&>", listed)["index.html"]
+def without_facts_of_json(file: PageFile) -> PageFile:
+    return page_file(
+        filename=filename_of(file),
+        sha256=file.recorded_file.sha256,
+        size=0,
+        requires_python=file.recorded_file.requires_python,
+        metadata_sha256=file.recorded_file.metadata_sha256,
+        yank_reason=file.yank_reason,
+    )
 
-    assert read_html_files(page, "https://host/g/index.html") == in_html(listed)
+
+@given(LISTS_OF_FILES)
+def test_installers_read_every_file_from_the_flat_page(files: list[PageFile]) -> None:
+    page = flat_page(files, title="gfx110X-all <&>")
+
+    assert read_html_files(page, "https://host/g/index.html") == sort_as_html_pages(files)
 
 
-@given(PAGE_FILES)
-def test_root_pages_name_every_project_that_has_pages(listed: list[PageFile]) -> None:
-    names = sorted({project_of(file) for file in listed})
+@given(LISTS_OF_FILES)
+def test_every_project_has_two_pages(files: list[PageFile]) -> None:
+    pages = render_pages("g", files)
 
-    pages = render_pages("g", listed)
+    expected_paths = {"index.html", "simple/index.html", "simple/index.json"}
+    for name in group_by_project(files):
+        expected_paths |= {f"simple/{name}/index.html", f"simple/{name}/index.json"}
+    assert pages.keys() == expected_paths
 
-    folders = ["simple", *(f"simple/{name}" for name in names)]
-    expected = {f"{folder}/index.{form}" for folder in folders for form in ("html", "json")}
-    assert pages.keys() == {"index.html", *expected}
+
+@given(LISTS_OF_FILES)
+def test_root_pages_name_every_project_that_has_pages(files: list[PageFile]) -> None:
+    names = sorted(group_by_project(files))
+
+    pages = render_pages("g", files)
 
     root = json.loads(pages["simple/index.json"])
-    links = read_links(pages["simple/index.html"])
     assert root["meta"]["api-version"] == "1.1"
     assert [project["name"] for project in root["projects"]] == names
+
+    links = read_links(pages["simple/index.html"])
     assert [link.text for link in links] == names
-    assert [link.attributes["href"] for link in links] == [f"{name}/" for name in names]
+    for link in links:
+        assert link.attributes["href"] == f"{link.text}/"
 
 
-@given(PAGE_FILES)
-def test_project_pages_give_back_what_they_list(listed: list[PageFile]) -> None:
-    pages = render_pages("g", listed)
+@given(LISTS_OF_FILES)
+def test_installers_read_every_file_from_the_pages_of_its_project(files: list[PageFile]) -> None:
+    pages = render_pages("g", files)
 
-    for name in {project_of(file) for file in listed}:
-        project_files = [file for file in listed if project_of(file) == name]
+    for name, project_files in group_by_project(files).items():
         page_url = f"https://host/g/simple/{name}/"
-        html = pages[f"simple/{name}/index.html"]
+        html_page = pages[f"simple/{name}/index.html"]
+        json_page = pages[f"simple/{name}/index.json"]
+        assert read_html_files(html_page, page_url) == sort_as_html_pages(project_files)
+        assert read_json_files(json_page, page_url) == sort_as_pages(project_files)
+
+
+@given(LISTS_OF_FILES)
+def test_json_pages_of_projects_list_their_versions(files: list[PageFile]) -> None:
+    pages = render_pages("g", files)
+
+    for name, project_files in group_by_project(files).items():
         project = json.loads(pages[f"simple/{name}/index.json"])
         versions = {file.name.version_text for file in project_files}
-
-        assert read_html_files(html, page_url) == in_html(project_files)
         assert project["name"] == name
         assert project["meta"]["api-version"] == "1.1"
         assert project["versions"] == sorted(versions, key=Version)
-        read_files = [file_of_json(file, page_url) for file in project["files"]]
-        assert read_files == in_order(project_files)
 
 
-@given(PAGE_FILES, st.randoms())
-def test_pages_are_the_same_in_any_order_of_files(listed: list[PageFile], chance: random.Random) -> None:
-    shuffled = listed.copy()
-    chance.shuffle(shuffled)
+@given(LISTS_OF_FILES, st.randoms())
+def test_pages_are_the_same_in_any_order_of_files(files: list[PageFile], chance: random.Random) -> None:
+    shuffled_files = files.copy()
+    chance.shuffle(shuffled_files)
 
-    assert render_pages("g", shuffled) == render_pages("g", listed)
+    assert render_pages("g", shuffled_files) == render_pages("g", files)
 
 
 # What people read
 
 
 def test_lists_versions_in_the_order_of_pep_440() -> None:
-    listed = [
-        page_file(filename=f"torch-{version}-py3-none-any.whl")
-        for version in ("2.10.0", "2.9.0", "2.10.0rc1")
-    ]
+    files = files_named(
+        "torch-2.10.0-py3-none-any.whl",
+        "torch-2.9.0-py3-none-any.whl",
+        "torch-2.10.0rc1-py3-none-any.whl",
+    )
 
-    page = render_pages("g", listed)["index.html"]
+    page = flat_page(files)
 
     assert page.index("2.9.0-") < page.index("2.10.0rc1-") < page.index("2.10.0-")
 
 
 def test_writes_the_title_as_text() -> None:
-    page = render_pages("<b>", [page_file()])["index.html"]
+    page = flat_page([page_file()], title="<b>")
 
     assert "<title>&lt;b&gt;</title>" in page
     assert '<meta name="pypi:repository-version" content="1.1">' in page
@@ -265,13 +303,24 @@ def test_shows_people_what_they_need_of_a_file(path: str, text: str) -> None:
 
 @pytest.mark.parametrize("path", ["index.html", "simple/torch/index.html"])
 def test_proposes_the_newest_version_that_is_not_yanked(path: str) -> None:
-    newer = page_file(filename="torch-3.0-py3-none-any.whl", yank_reason="")
+    older_file = page_file(filename="torch-2.9.0-py3-none-any.whl")
+    yanked_file = page_file(filename="torch-3.0-py3-none-any.whl", yank_reason="")
 
-    assert 'install "torch==2.9.0"' in render_pages("g", [page_file(), newer])[path]
-    assert 'install "torch==3.0"' in render_pages("g", [newer])[path]
+    page = render_pages("g", [older_file, yanked_file])[path]
+
+    assert 'install "torch==2.9.0"' in page
 
 
-PYTORCH_WHEELS = (
+@pytest.mark.parametrize("path", ["index.html", "simple/torch/index.html"])
+def test_proposes_a_yanked_version_where_there_is_no_other(path: str) -> None:
+    yanked_file = page_file(filename="torch-3.0-py3-none-any.whl", yank_reason="")
+
+    page = render_pages("g", [yanked_file])[path]
+
+    assert 'install "torch==3.0"' in page
+
+
+FILES_OF_A_BUILD = files_named(
     "amd_torch_device_gfx942-2.10.0+rocm10-cp312-cp312-linux_x86_64.whl",
     "rocm-10.tar.gz",
     "torch-2.9.0+rocm9-cp312-cp312-linux_x86_64.whl",
@@ -282,52 +331,56 @@ PYTORCH_WHEELS = (
 )
 
 
-def install_commands(*filenames: str) -> list[str]:
-    """Return the commands of a flat page that stand above its folded sections."""
-    page = render_pages("g", [page_file(filename=filename) for filename in filenames])["index.html"]
-    return re.findall("<pre>(.*?) --find-links", page.partition("<details>")[0])
+def proposed_commands(files: Sequence[PageFile]) -> list[str]:
+    """Return the commands of a flat page that stand above its folded sections, without their options."""
+    head = flat_page(files).partition("<details>")[0]
+    return re.findall("<pre>(.*?) --find-links", head)
 
 
 def test_begins_with_one_command_each_for_pip_and_uv() -> None:
     requirements = '"torch[device-all]==2.10.0+rocm10" "torchvision==0.25.0+rocm10"'
     requirements += ' "torchaudio==2.10.0+torch2.10.rocm10"'
 
-    assert install_commands(*PYTORCH_WHEELS) == [
+    assert proposed_commands(FILES_OF_A_BUILD) == [
         f"pip install {requirements}",
         f"uv pip install {requirements}",
     ]
 
 
 def test_proposes_no_package_of_another_build_than_torchs() -> None:
-    torch = "torch-2.10.0+rocm10-cp312-cp312-linux_x86_64.whl"
-    vision = "torchvision-0.24.0+rocm9-cp312-cp312-linux_x86_64.whl"
+    files = files_named(
+        "torch-2.10.0+rocm10-cp312-cp312-linux_x86_64.whl",
+        "torchvision-0.24.0+rocm9-cp312-cp312-linux_x86_64.whl",
+    )
 
-    assert install_commands(torch, vision)[0] == 'pip install "torch==2.10.0+rocm10"'
+    assert proposed_commands(files)[0] == 'pip install "torch==2.10.0+rocm10"'
 
 
 def test_proposes_rocm_where_there_is_no_torch() -> None:
-    wheels = ("rocm-10.tar.gz", "rocm_sdk_device_gfx942-10-py3-none-any.whl")
+    files = files_named("rocm-10.tar.gz", "rocm_sdk_device_gfx942-10-py3-none-any.whl")
 
-    assert install_commands(*wheels)[0] == 'pip install "rocm[libraries,device-all]==10"'
+    assert proposed_commands(files)[0] == 'pip install "rocm[libraries,device-all]==10"'
 
 
 def test_proposes_nothing_where_there_is_neither_torch_nor_rocm() -> None:
-    assert install_commands("numpy-2.0-py3-none-any.whl") == []
+    assert proposed_commands(files_named("numpy-2.0-py3-none-any.whl")) == []
 
 
 def test_folds_the_files_of_every_project() -> None:
-    page = render_pages("g", [page_file(filename=filename) for filename in PYTORCH_WHEELS])["index.html"]
+    page = flat_page(FILES_OF_A_BUILD)
 
     summaries = re.findall("<summary><h2>(.*?)</h2> <span>(.*?)</span></summary>", page)
     assert ("torch", "2 files") in summaries
-    assert len(summaries) == page.count("<ul>") == page.count("</details>") == 6
+    assert len(summaries) == 6
+    assert page.count("<ul>") == 6
+    assert page.count("</details>") == 6
 
 
 # Names
 
 
 @given(st.text(min_size=1))
-def test_any_name_is_one_segment_of_an_address(filename: str) -> None:
+def test_any_file_name_becomes_a_single_segment_of_an_address(filename: str) -> None:
     address = relative_address(filename)
 
     assert unquote(address) == filename
@@ -340,25 +393,31 @@ NAME_TAGS = st.sampled_from(["py3-none-any", "cp312-abi3", "p.q-r-s_t"])
 
 
 @given(NAME_PARTS, NAME_PARTS, BUILD_NUMBERS, NAME_TAGS)
-def test_reads_a_wheels_name_as_packaging_does(name: str, version: str, build: str, tags: str) -> None:
-    filename = f"{name}-{version}{build}-{tags}.whl"
+def test_reads_the_name_of_a_wheel_as_packaging_does(
+    name: str, version_text: str, build: str, tags: str
+) -> None:
+    filename = f"{name}-{version_text}{build}-{tags}.whl"
     try:
-        file_name = read_name(filename)
+        distribution_name = read_name(filename)
     except WheelError:
         return
 
-    assert (file_name.project, file_name.version) == parse_wheel_filename(filename)[:2]
+    project, version, *_build_and_tags = parse_wheel_filename(filename)
+    assert distribution_name.project == project
+    assert distribution_name.version == version
 
 
 @given(NAME_PARTS, NAME_PARTS)
-def test_reads_an_sdists_name_as_packaging_does(name: str, version: str) -> None:
-    filename = f"{name}-{version}.tar.gz"
+def test_reads_the_name_of_an_sdist_as_packaging_does(name: str, version_text: str) -> None:
+    filename = f"{name}-{version_text}.tar.gz"
     try:
-        file_name = read_name(filename)
+        distribution_name = read_name(filename)
     except WheelError:
         return
 
-    assert (file_name.project, file_name.version) == parse_sdist_filename(filename)
+    project, version = parse_sdist_filename(filename)
+    assert distribution_name.project == project
+    assert distribution_name.version == version
 
 
 @pytest.mark.parametrize(
@@ -379,7 +438,7 @@ def test_reads_an_sdists_name_as_packaging_does(name: str, version: str) -> None
     ],
 )
 def test_reads_names_that_build_tools_write(filename: str, name: str, version: str) -> None:
-    file_name = read_name(filename)
+    distribution_name = read_name(filename)
 
-    assert file_name.project == name
-    assert file_name.version == Version(version)
+    assert distribution_name.project == name
+    assert distribution_name.version == Version(version)

@@ -1,44 +1,38 @@
 """An index writes a page again where one of its inputs has changed, and nowhere else."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
 from ci.publish.index import html_pages, json_pages
+from ci.publish.index.listing import ROOT_PAGE
 from core import console
 from tests.kit.index_pages import (
+    APEX,
     MANIFESTS,
+    NEWER_TORCH,
     PREFIX,
     ROOT_KEY,
+    TORCH,
+    TRITON,
     index_wheels,
     pages_in,
     publish_wheels,
     yank,
 )
 from tests.kit.memory_store import MemoryStore
-from tests.kit.wheels import sha256, wheel_filename
+from tests.kit.wheels import sha256
 
-TORCH = wheel_filename(name="torch", version="2.9.0")
-NEWER_TORCH = wheel_filename(name="torch", version="2.10.0")
-APEX = wheel_filename(name="apex", version="1.0")
-TRITON = wheel_filename(name="triton", version="3.0")
 TORCH_KEY = f"{PREFIX}/{TORCH}"
 TORCH_RECORD = f"{MANIFESTS}/{TORCH}.json"
-
-FLAT_PAGE = ["index.html"]
-ROOT_PAGES = ["simple/index.html", "simple/index.json"]
-TORCH_PAGES = ["simple/torch/index.html", "simple/torch/index.json"]
-APEX_PAGES = ["simple/apex/index.html", "simple/apex/index.json"]
-TRITON_PAGES = ["simple/triton/index.html", "simple/triton/index.json"]
-EVERY_PAGE = [*FLAT_PAGE, *ROOT_PAGES, *TORCH_PAGES, *APEX_PAGES]
 
 Change = Callable[[MemoryStore], object]
 
 
 @pytest.fixture
 def store() -> MemoryStore:
-    """Return an index of two projects, which names a yank of one of them."""
+    """Return an index of torch and of apex, which is yanked."""
     store = MemoryStore(folder_pages=False, moments={})
     publish_wheels(store, TORCH)
     publish_wheels(store, APEX)
@@ -48,38 +42,40 @@ def store() -> MemoryStore:
 
 
 def written_paths(store: MemoryStore, *, title: str = "g") -> list[str]:
-    """Index again; return the pages that were written, sorted."""
-    written = index_wheels(store, title=title).written_pages
-    return sorted(key.removeprefix(f"{PREFIX}/") for key in written)
+    """Write the index again; return the paths of the pages that were written, sorted."""
+    update = index_wheels(store, title=title)
+    return sorted(key.removeprefix(f"{PREFIX}/") for key in update.written_pages)
 
 
 def change_record(store: MemoryStore, field: str, value: object) -> None:
-    """Change what the record of torch says of its wheel."""
+    """Change a field of torch's wheel in its record."""
     document = json.loads(store.objects[TORCH_RECORD])
     document["files"][0][field] = value
     store.put_bytes(TORCH_RECORD, json.dumps(document).encode())
 
 
-# One input after the other
+# Changes of a wheel
 
 
 def rename(store: MemoryStore) -> None:
-    """Give torch's wheel another name: a build number."""
-    new_name = TORCH.replace("-py3", "-1-py3")
-    for suffix in ("", ".metadata"):
-        store.put_bytes(f"{PREFIX}/{new_name}{suffix}", store.objects.pop(f"{TORCH_KEY}{suffix}"))
-    change_record(store, "key", f"{PREFIX}/{new_name}")
+    """Give the file name of torch's wheel a build number."""
+    new_key = TORCH_KEY.replace("-py3", "-1-py3")
+    wheel = store.objects.pop(TORCH_KEY)
+    sidecar = store.objects.pop(f"{TORCH_KEY}.metadata")
+    store.put_bytes(new_key, wheel)
+    store.put_bytes(f"{new_key}.metadata", sidecar)
+    change_record(store, "key", new_key)
 
 
 def change_bytes(store: MemoryStore) -> None:
-    """Change the bytes of torch's wheel, and not their number."""
+    """Replace torch's wheel by another one of the same size."""
     content = TORCH.swapcase().encode()
     store.put_bytes(TORCH_KEY, content)
     change_record(store, "sha256", sha256(content))
 
 
 def change_size(store: MemoryStore) -> None:
-    """Make torch's wheel larger."""
+    """Replace torch's wheel by a larger one."""
     content = store.objects[TORCH_KEY] + b"more"
     store.put_bytes(TORCH_KEY, content)
     change_record(store, "sha256", sha256(content))
@@ -87,104 +83,143 @@ def change_size(store: MemoryStore) -> None:
 
 
 def change_metadata(store: MemoryStore) -> None:
-    """Change the metadata of torch's wheel."""
     store.put_bytes(f"{TORCH_KEY}.metadata", b"Name: torch\n")
     change_record(store, "metadata_sha256", sha256(b"Name: torch\n"))
 
 
-def put_again(store: MemoryStore) -> None:
-    """Put the same bytes again, at a later time."""
-    content = store.objects.pop(TORCH_KEY)
-    store.put_bytes(TORCH_KEY, content)
-
-
-def put_a_minute_later(store: MemoryStore) -> None:
-    """Let torch's wheel be a minute younger."""
+def make_a_minute_newer(store: MemoryStore) -> None:
     assert store.moments is not None
     store.moments[TORCH_KEY] += 60
 
 
-def remove(store: MemoryStore, name: str) -> None:
-    """Take a wheel, its sidecar and its record away."""
-    for key in (f"{PREFIX}/{name}", f"{PREFIX}/{name}.metadata", f"{MANIFESTS}/{name}.json"):
-        store.delete(key)
+def require_newer_python(store: MemoryStore) -> None:
+    change_record(store, "requires_python", ">=3.12")
 
 
-INPUTS: dict[str, tuple[Change, Sequence[str]]] = {
-    "name": (rename, [*TORCH_PAGES, *FLAT_PAGE]),
-    "digest": (change_bytes, [*TORCH_PAGES, *FLAT_PAGE]),
-    "size": (change_size, [*TORCH_PAGES, *FLAT_PAGE]),
-    "metadata": (change_metadata, [*TORCH_PAGES, *FLAT_PAGE]),
-    # People read minutes, programs seconds: the HTML pages of a second later are the same.
-    "time": (put_again, ["simple/torch/index.json"]),
-    "minute": (put_a_minute_later, [*TORCH_PAGES, *FLAT_PAGE]),
-    "required Python": (
-        lambda store: change_record(store, "requires_python", ">=3.12"),
-        [*TORCH_PAGES, *FLAT_PAGE],
-    ),
-    "yank of a file": (
-        lambda store: yank(store, {APEX: "broken", TORCH: "broken"}),
-        [*TORCH_PAGES, *FLAT_PAGE],
-    ),
-    "yank of a version": (
-        lambda store: yank(store, {APEX: "broken", "torch==2.9.0": "broken"}),
-        [*TORCH_PAGES, *FLAT_PAGE],
-    ),
-    "reason of a yank": (lambda store: yank(store, {APEX: "wrong"}), [*APEX_PAGES, *FLAT_PAGE]),
-    "yank without a reason": (lambda store: yank(store, {APEX: ""}), [*APEX_PAGES, *FLAT_PAGE]),
-    "yank taken back": (lambda store: yank(store, {}), [*APEX_PAGES, *FLAT_PAGE]),
-    "version more": (lambda store: publish_wheels(store, NEWER_TORCH), [*TORCH_PAGES, *FLAT_PAGE]),
-    "project more": (
-        lambda store: publish_wheels(store, TRITON),
-        [*TRITON_PAGES, *ROOT_PAGES, *FLAT_PAGE],
-    ),
-    "project less": (lambda store: remove(store, APEX), [*ROOT_PAGES, *FLAT_PAGE]),
+def yank_file(store: MemoryStore) -> None:
+    yank(store, {APEX: "broken", TORCH: "broken"})
+
+
+def yank_version(store: MemoryStore) -> None:
+    yank(store, {APEX: "broken", "torch==2.9.0": "broken"})
+
+
+def add_version(store: MemoryStore) -> None:
+    publish_wheels(store, NEWER_TORCH)
+
+
+CHANGES_OF_TORCH: Mapping[str, Change] = {
+    "name": rename,
+    "digest": change_bytes,
+    "size": change_size,
+    "metadata": change_metadata,
+    "minute of the upload": make_a_minute_newer,
+    "required Python": require_newer_python,
+    "yank of a file": yank_file,
+    "yank of a version": yank_version,
+    "another version": add_version,
 }
 
 
-@pytest.mark.parametrize(("change", "pages"), INPUTS.values(), ids=INPUTS)
-def test_rewrites_the_pages_of_one_changed_input(
-    store: MemoryStore, change: Change, pages: Sequence[str]
+@pytest.mark.parametrize("change", CHANGES_OF_TORCH.values(), ids=CHANGES_OF_TORCH)
+def test_rewrites_the_pages_of_a_changed_project_and_the_flat_page(
+    store: MemoryStore, change: Change
 ) -> None:
     change(store)
 
-    assert written_paths(store) == sorted(pages)
+    assert written_paths(store) == ["index.html", "simple/torch/index.html", "simple/torch/index.json"]
     assert written_paths(store) == []
 
 
+@pytest.mark.parametrize(
+    "yanks",
+    [{APEX: "wrong"}, {APEX: ""}, {}],
+    ids=["another reason", "no reason", "taken back"],
+)
+def test_rewrites_the_pages_of_a_project_whose_yank_changes(
+    store: MemoryStore, yanks: Mapping[str, str]
+) -> None:
+    yank(store, yanks)
+
+    assert written_paths(store) == ["index.html", "simple/apex/index.html", "simple/apex/index.json"]
+    assert written_paths(store) == []
+
+
+def test_rewrites_only_the_json_page_where_a_time_changes_by_seconds(store: MemoryStore) -> None:
+    content = store.objects.pop(TORCH_KEY)
+    store.put_bytes(TORCH_KEY, content)
+
+    # HTML pages give times in minutes.
+    assert written_paths(store) == ["simple/torch/index.json"]
+    assert written_paths(store) == []
+
+
+# Changes of the list of projects
+
+
+def test_writes_the_pages_of_a_new_project_and_the_lists_of_projects(store: MemoryStore) -> None:
+    publish_wheels(store, TRITON)
+
+    assert written_paths(store) == [
+        "index.html",
+        "simple/index.html",
+        "simple/index.json",
+        "simple/triton/index.html",
+        "simple/triton/index.json",
+    ]
+    assert written_paths(store) == []
+
+
+def test_rewrites_the_lists_of_projects_where_a_project_goes(store: MemoryStore) -> None:
+    store.delete(f"{PREFIX}/{APEX}")
+    store.delete(f"{PREFIX}/{APEX}.metadata")
+    store.delete(f"{MANIFESTS}/{APEX}.json")
+
+    assert written_paths(store) == ["index.html", "simple/index.html", "simple/index.json"]
+    assert written_paths(store) == []
+
+
+# The title, and the form of pages
+
+
 def test_rewrites_the_flat_page_where_the_title_changes(store: MemoryStore) -> None:
-    assert written_paths(store, title="another title") == FLAT_PAGE
+    assert written_paths(store, title="another title") == ["index.html"]
     assert written_paths(store, title="another title") == []
-
-
-# The form of pages
 
 
 @pytest.fixture(autouse=True)
 def forget_page_format() -> Iterator[None]:
-    """Let the next test compute the form of pages anew: it is computed once."""
+    """Forget the form of pages after each test, as it is computed only once."""
     yield
     html_pages.page_format.cache_clear()
 
 
-def test_rewrites_every_page_where_the_template_changes(
+def test_rewrites_every_html_page_where_the_template_changes(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(html_pages, "_HEAD", f"<!-- another -->{html_pages._HEAD}")
     html_pages.page_format.cache_clear()
 
-    # The template is of HTML.
-    assert written_paths(store) == sorted(page for page in EVERY_PAGE if page.endswith(".html"))
+    assert written_paths(store) == [
+        "index.html",
+        "simple/apex/index.html",
+        "simple/index.html",
+        "simple/torch/index.html",
+    ]
     assert written_paths(store) == []
 
 
-def test_rewrites_every_row_where_the_form_of_sizes_changes(
+def test_rewrites_every_page_with_sizes_where_their_form_changes(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(console, "size", lambda size: f"{size} bytes in all")
     html_pages.page_format.cache_clear()
 
-    assert written_paths(store) == sorted(["simple/torch/index.html", "simple/apex/index.html", *FLAT_PAGE])
+    assert written_paths(store) == [
+        "index.html",
+        "simple/apex/index.html",
+        "simple/torch/index.html",
+    ]
     assert written_paths(store) == []
 
 
@@ -199,7 +234,7 @@ def test_rewrites_every_json_page_where_the_version_of_the_api_changes(
     assert written_paths(store) == []
 
 
-# Nothing that pages say
+# Changes that no page shows
 
 
 def test_writes_nothing_where_nothing_has_changed(store: MemoryStore) -> None:
@@ -209,33 +244,52 @@ def test_writes_nothing_where_nothing_has_changed(store: MemoryStore) -> None:
     assert written_paths(store) == []
 
     assert store.objects == objects_before
-    assert [key for call, key in store.calls if call in {"put", "delete"}] == []
+    assert store.keys_of_calls("put") == ()
+    assert store.keys_of_calls("delete") == ()
 
 
-def record_again(store: MemoryStore) -> None:
-    """Name torch's wheel in a second record, which says the same."""
-    store.put_bytes(f"{MANIFESTS}/again.json", store.objects[TORCH_RECORD])
+def fail_a_step(store: MemoryStore) -> None:
+    document = b'{"schema_version":1,"status":"failed","files":[]}'
+    store.put_bytes(f"{MANIFESTS}/x.failed.json", document)
 
 
-UNLISTED: dict[str, Change] = {
-    "failed step": lambda store: store.put_bytes(
-        f"{MANIFESTS}/x.failed.json", b'{"schema_version":1,"status":"failed","files":[]}'
-    ),
-    "another record of the same": record_again,
-    "another file": lambda store: store.put_bytes(f"{PREFIX}/notes.txt", b"notes"),
-    "wheel without a record": lambda store: store.put_bytes(f"{PREFIX}/{TRITON}", b"wheel"),
-    "yank of a file that is not listed": lambda store: yank(store, {APEX: "broken", TRITON: "broken"}),
+def copy_record(store: MemoryStore) -> None:
+    store.put_bytes(f"{MANIFESTS}/copy.json", store.objects[TORCH_RECORD])
+
+
+def add_notes(store: MemoryStore) -> None:
+    store.put_bytes(f"{PREFIX}/notes.txt", b"notes")
+
+
+def add_unrecorded_wheel(store: MemoryStore) -> None:
+    store.put_bytes(f"{PREFIX}/{TRITON}", b"wheel")
+
+
+def yank_absent_file(store: MemoryStore) -> None:
+    yank(store, {APEX: "broken", TRITON: "broken"})
+
+
+INVISIBLE_CHANGES: Mapping[str, Change] = {
+    "failed step": fail_a_step,
+    "second record with the same content": copy_record,
+    "file that is no wheel": add_notes,
+    "wheel without a record": add_unrecorded_wheel,
+    "yank of a file that is not listed": yank_absent_file,
 }
 
 
-@pytest.mark.parametrize("change", UNLISTED.values(), ids=UNLISTED)
-def test_writes_no_page_for_what_no_page_says(store: MemoryStore, change: Change) -> None:
-    pages_before = pages_in(store)
+def pages_for_readers(store: MemoryStore) -> dict[str, bytes]:
+    """Return the pages but for the root page, which also remembers the records that were read."""
+    pages = pages_in(store)
+    del pages[ROOT_PAGE]
+    return pages
+
+
+@pytest.mark.parametrize("change", INVISIBLE_CHANGES.values(), ids=INVISIBLE_CHANGES)
+def test_writes_no_page_for_a_change_that_no_page_shows(store: MemoryStore, change: Change) -> None:
+    pages_before = pages_for_readers(store)
     change(store)
 
     assert written_paths(store) == []
 
-    pages_after = pages_in(store)
-    for pages in (pages_before, pages_after):
-        del pages[ROOT_KEY.removeprefix(f"{PREFIX}/")]
-    assert pages_after == pages_before
+    assert pages_for_readers(store) == pages_before
