@@ -18,6 +18,8 @@ from rocm_packaging.sample import FAMILIES
 from tests.kit.artifact_archives import pack
 
 FAMILY = "gfx94X-dcgpu"
+# How the names of artifacts end that the family does not use, such as `blas_lib_gfx110X-all`.
+OTHER_FAMILIES = tuple(f"_{family}" for family in FAMILIES if family != FAMILY)
 RUN = RunOutputs(run_id="17", platform=this_platform())
 
 # Runs a front door, and kills it at its n-th write of an artifact's file.
@@ -58,18 +60,20 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def fetch(checkout: Path, store: Path, *, killed_at: int | None = None) -> process.Completed:
-    """Fetch a family's artifacts into the checkout; kill that at a number of writes."""
-    python = ["-m", "ci"] if killed_at is None else ["-c", KILLED_FRONT_DOOR, str(killed_at)]
+    """Fetch a family's artifacts into the checkout; kill the fetch at a write, counted from 1."""
+    front_door = ["-m", "ci"]
+    if killed_at is not None:
+        front_door = ["-c", KILLED_FRONT_DOOR, str(killed_at)]
     options = ["--run-id=17", f"--gpu-family={FAMILY}", f"--from={store}"]
-    command = [sys.executable, *python, "fetch-artifacts", *options]
+    command = [sys.executable, *front_door, "fetch-artifacts", *options]
     return process.capture(command, cwd=checkout, env=process.inherited(PYTHONPATH=None), check=False)
 
 
 def build(checkout: Path, *options: str) -> process.Completed:
     """Build ROCm's packages of the artifacts in the checkout."""
     variables = process.inherited(SOURCE_DATE_EPOCH="1700000000", PYTHONPATH=None)
-    run = [f"--gpu-family={FAMILY}", "--run-id=17"]
-    command = [sys.executable, "-m", "rocm_packaging", "build", *run, *options]
+    command = [sys.executable, "-m", "rocm_packaging", "build"]
+    command += [f"--gpu-family={FAMILY}", "--run-id=17", *options]
     return process.capture(command, cwd=checkout, env=variables, check=False)
 
 
@@ -82,12 +86,14 @@ def describe(path: Path) -> str:
     """Return where a link leads, or a file's digest."""
     if path.is_symlink():
         return f"-> {path.readlink()}"
-    return sha256(path) if path.is_file() else "a folder"
+    if path.is_file():
+        return sha256(path)
+    return "a folder"
 
 
 def artifact_files(folder: Path) -> dict[str, tuple[int, str]]:
     """Return every file, folder and link of the artifacts in a directory, with its mode and content."""
-    files = {}
+    files: dict[str, tuple[int, str]] = {}
     for artifact in scan(folder):
         for path in artifact.path.rglob("*"):
             if path.name != ".archive.sha256":
@@ -99,13 +105,12 @@ def artifact_files(folder: Path) -> dict[str, tuple[int, str]]:
 @pytest.fixture(scope="module")
 def expected_files(artifacts: Path) -> Mapping[str, tuple[int, str]]:
     """Return the files of the family's artifacts, and of those for every family."""
-    other_families = [f"_{family}/" for family in FAMILIES if family != FAMILY]
     files = artifact_files(artifacts)
-    return {
-        name: facts
-        for name, facts in files.items()
-        if not any(other_family in f"{name}/" for other_family in other_families)
-    }
+    for name in list(files):
+        artifact_name = name.partition("/")[0]
+        if artifact_name.endswith(OTHER_FAMILIES):
+            del files[name]
+    return files
 
 
 @pytest.mark.nightly
@@ -137,9 +142,7 @@ def test_a_killed_fetch_is_continued(
 ) -> None:
     folder = RUN.artifacts_folder(checkout / ".cache", FAMILY)
     assert fetch(checkout, store, killed_at=killed_at).returncode == -signal.SIGKILL
-    complete_artifacts = [
-        path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
-    ]
+    complete_artifacts = [path for path in folder.glob("[!.]*") if path.is_dir()]
     require_complete(folder, complete_artifacts, expected_files)
 
     fetched = fetch(checkout, store)

@@ -1,16 +1,17 @@
-"""What pip and uv make of pages: the flat one, and simple/ as HTML and as JSON; and what they ask for."""
+"""pip and uv read the pages: the flat one, and simple/ as HTML and as JSON; what they request for that."""
 
 import hashlib
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, partial
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, ClassVar
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import unquote
 
 import boto3
@@ -25,50 +26,66 @@ from ci.publish.index import write_index
 from ci.verbs import index
 from core import files, process
 from core.cli.options import Common
-from core.env import Interpreter, installer, interpreter
+from core.env import installer
 from core.http_server import answering
 from core.run import RunOutputs
+from core.stores import Store
 from core.stores.location import open_store
 from core.wheel import read_metadata
 from tests.kit.clones import printed_by
-from tests.kit.environments import create_environment
+from tests.kit.environments import Venv, create_environment
 from tests.kit.front_doors import run_ci
 from tests.kit.servers import Folder, Quiet
 from tests.kit.wheels import write_wheel
 
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
 TORCH_VERSION = "2.10.0+rocm7.1"
 OLDER_VERSION = "2.9.0+rocm7.1"
-FORMS = {"html": "text/html", "json": "application/vnd.pypi.simple.v1+json"}
+YANK_REASON = "breaks on <gfx90a>"
+
+# The content type of a page of simple/, by its form.
+CONTENT_TYPES = {"html": "text/html", "json": "application/vnd.pypi.simple.v1+json"}
 
 
-class Asked(Folder):
-    """Serves a folder, folders by the page of one form, and notes what it is asked for."""
+class IndexHandler(Folder):
+    """Answers from a folder, for simple/ with the pages of one form, and notes the requested paths."""
 
-    paths: list[str]
-    form: str
+    def __init__(self, *arguments: Any, directory: str, form: str, requested_paths: list[str]) -> None:
+        self._form = form
+        self._requested_paths = requested_paths
+        super().__init__(*arguments, directory=directory)
 
     def send_head(self) -> io.BytesIO | BinaryIO | None:
-        self.paths.append(self.path)
+        self._requested_paths.append(self.path)
         if self.path.endswith("/"):
-            self.path += f"index.{self.form}"
+            self.path += f"index.{self._form}"
         return super().send_head()
 
     def guess_type(self, path: object) -> str:
-        simple = "/simple/" in str(path) and str(path).endswith(f"/index.{self.form}")
-        return FORMS[self.form] if simple else super().guess_type(str(path))
+        is_simple_page = "/simple/" in str(path) and str(path).endswith(f"/index.{self._form}")
+        if is_simple_page:
+            return CONTENT_TYPES[self._form]
+        return super().guess_type(str(path))
 
 
 @contextmanager
-def served(folder: Path, form: str) -> Iterator[tuple[str, list[str]]]:
-    """Serve a folder; give its address, and the paths asked for so far."""
-    handler = type("Handler", (Asked,), {"paths": [], "form": form})
-    with answering(partial(handler, directory=str(folder))) as address:
-        yield address, handler.paths  # type: ignore[attr-defined]
+def served_index(folder: Path, form: str) -> Iterator[tuple[str, list[str]]]:
+    """Serve a folder with its pages in a form; yield its address, and the paths requested so far."""
+    requested_paths: list[str] = []
+    handler = partial(IndexHandler, directory=str(folder), form=form, requested_paths=requested_paths)
+    with answering(handler) as url:
+        yield url, requested_paths
 
 
 @pytest.fixture
 def wheels(tmp_path: Path) -> Path:
-    """Return a directory of wheels: two of torch, what they require, what they do not, one for no Python."""
+    """Return an indexed folder of wheels.
+
+    It has two versions of torch, rocm, which they require, apex, which only an extra of them requires, and a
+    torch 3.0 that runs on no Python.
+    """
     folder = tmp_path / "wheels"
     for version in (TORCH_VERSION, OLDER_VERSION):
         rocm_version = version.partition("+rocm")[2]
@@ -87,30 +104,44 @@ def wheels(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Interpreter:
-    """Return the interpreter of an environment with pip alone."""
-    return interpreter(create_environment(tmp_path / "venv", "pip").python)
+def environment(tmp_path: Path) -> Venv:
+    """Return an environment with pip alone."""
+    return create_environment(tmp_path / "venv", "pip")
 
 
-def sources(url: str, page: str) -> list[str]:
+def install_command(client: str, python: Path) -> list[str]:
+    """Return pip's or uv's command that installs into an environment, without settings and caches."""
+    if client == "uv":
+        uv = str(installer.uv_program())
+        return [uv, "pip", "install", "--no-config", "--no-cache", "--python", str(python)]
+    options = ["--isolated", "--no-cache-dir", "--disable-pip-version-check"]
+    return [str(python), "-m", "pip", "install", *options]
+
+
+def index_options(page: str, *folder_urls: str) -> list[str]:
+    """Return an installer's options for folders' flat pages, or for their simple/, and for no other index."""
     if page == "flat":
-        return ["--no-index", "--find-links", f"{url}/index.html"]
-    return ["--index-url", f"{url}/simple/"]
+        options = ["--no-index"]
+        for url in folder_urls:
+            options += ["--find-links", f"{url}/index.html"]
+        return options
+
+    first_url, *other_urls = folder_urls
+    options = ["--index-url", f"{first_url}/simple/"]
+    for url in other_urls:
+        options += ["--extra-index-url", f"{url}/simple/"]
+    return options
 
 
-def install(target: Interpreter, tool: str, cache: Path, *words: str) -> process.Completed:
-    python = str(target.executable)
-    if tool == "pip":
-        argv = [python, "-m", "pip", "install", "--isolated", "--no-cache-dir", "--disable-pip-version-check"]
-    else:
-        argv = [str(installer.uv_program()), "pip", "install", "--no-config", "--python", python]
-        argv += ["--cache-dir", str(cache)]
-    return process.capture([*argv, *words], env=process.inherited(), check=False)
+def install(environment: Venv, client: str, *arguments: str) -> process.Completed:
+    """Run an installer for an environment, which may fail."""
+    command = install_command(client, environment.python)
+    return process.capture([*command, *arguments], env=process.inherited(), check=False)
 
 
-# Each installer with each kind of page, in both forms of one.
-TOOLS_AND_PAGES = pytest.mark.parametrize(
-    ("tool", "page", "form"),
+# Each installer with each kind of page, in both forms of simple/.
+CLIENTS_AND_PAGES = pytest.mark.parametrize(
+    ("client", "page", "form"),
     [
         ("pip", "simple", "json"),
         ("uv", "simple", "html"),
@@ -121,111 +152,189 @@ TOOLS_AND_PAGES = pytest.mark.parametrize(
 )
 
 
-@TOOLS_AND_PAGES
+@CLIENTS_AND_PAGES
 @pytest.mark.nightly
-def test_resolution_asks_for_metadata_alone(
-    tmp_path: Path, target: Interpreter, wheels: Path, tool: str, page: str, form: str
+def test_resolution_requests_metadata_and_no_wheel(
+    environment: Venv, wheels: Path, client: str, page: str, form: str
 ) -> None:
-    with served(wheels, form) as (url, paths):
-        resolved = install(target, tool, tmp_path / "cache", "--dry-run", "torch", *sources(url, page))
+    with served_index(wheels, form) as (url, requested_paths):
+        resolved = install(environment, client, "--dry-run", "torch", *index_options(page, url))
 
     assert resolved.returncode == 0, resolved.stderr
-    assert "rocm" in resolved.stdout + resolved.stderr
-    assert [path for path in paths if path.endswith(".whl")] == []
-    assert [path for path in paths if path.endswith(".whl.metadata")]
-    assert ("/simple/torch/" in paths) == (page == "simple")
+    assert "rocm" in printed_by(resolved)
+    assert [path for path in requested_paths if path.endswith(".whl")] == []
+    assert [path for path in requested_paths if path.endswith(".whl.metadata")]
+    assert ("/simple/torch/" in requested_paths) == (page == "simple")
 
 
-@TOOLS_AND_PAGES
-def test_installation_asks_for_what_is_installed(
-    tmp_path: Path, target: Interpreter, wheels: Path, tool: str, page: str, form: str
+@CLIENTS_AND_PAGES
+def test_installation_requests_the_installed_wheels_alone(
+    environment: Venv, wheels: Path, client: str, page: str, form: str
 ) -> None:
     requirement = f"torch=={OLDER_VERSION}"
 
-    with served(wheels, form) as (url, paths):
-        installed = install(target, tool, tmp_path / "cache", requirement, *sources(url, page))
+    with served_index(wheels, form) as (url, requested_paths):
+        completed = install(environment, client, requirement, *index_options(page, url))
 
-    assert installed.returncode == 0, installed.stderr
-    files = {unquote(path.rpartition("/")[2]) for path in paths if path.endswith(".whl")}
-    assert files == {f"torch-{OLDER_VERSION}-py3-none-any.whl", "rocm-7.1-py3-none-any.whl"}
-    printed = process.capture([target.executable, "-c", "import torch; print(torch.VERSION)"]).stdout
+    assert completed.returncode == 0, completed.stderr
+    wheel_paths = [unquote(path) for path in requested_paths if path.endswith(".whl")]
+    requested_wheels = {path.rpartition("/")[2] for path in wheel_paths}
+    assert requested_wheels == {f"torch-{OLDER_VERSION}-py3-none-any.whl", "rocm-7.1-py3-none-any.whl"}
+    printed = process.capture([environment.python, "-c", "import torch; print(torch.VERSION)"]).stdout
     assert printed.strip() == OLDER_VERSION
 
 
-# Folder of a bucket -> the document that names its wheels: of a run, a release, the shared index; then those
-# without: of the server behind events, and of `index --directory`
-FOLDERS = {
-    "5-linux/python/g": "5-linux/manifests/g/of-a-run.json",
-    "v2/g": "manifests/v2/g/of-a-release.json",
-    "python-deps": "python-deps/manifests/shared.json",
-    "6-linux/python/g": "",
-    "folder": "",
-}
-PROJECTS = ["of-a-run", "of-a-release", "shared", "of-the-server", "of-a-folder"]
-# 22.3 came with Debian 12; 23.1 is the last one that knows `dist-info-metadata` alone; "pip" is the lock's.
+@CLIENTS_AND_PAGES
+@pytest.mark.nightly
+def test_a_yanked_version_is_installed_only_where_it_is_pinned(
+    environment: Venv, wheels: Path, client: str, page: str, form: str
+) -> None:
+    pin = f"torch=={TORCH_VERSION}"
+    (wheels / "yanked.json").write_text(json.dumps({pin: YANK_REASON}))
+    assert run_ci("index", "--directory", wheels) == 0
+
+    with served_index(wheels, form) as (url, _requested_paths):
+        options = ["--dry-run", *index_options(page, url)]
+        unpinned = install(environment, client, "torch", *options)
+        pinned = install(environment, client, pin, *options)
+
+    version_without_pin = OLDER_VERSION
+    if client == "uv" and page == "flat":
+        # From a flat page uv takes a yanked file, too, and only warns.
+        version_without_pin = TORCH_VERSION
+    assert version_without_pin in printed_by(unpinned)
+    assert pinned.returncode == 0, pinned.stderr
+    assert TORCH_VERSION in printed_by(pinned)
+    assert YANK_REASON in printed_by(pinned)
 
 
-class Bare(Quiet, BaseHTTPRequestHandler):
-    """Answers as a bucket does, with the object of exactly that key; or of folders with their JSON."""
+# Pages of every writer
 
-    objects: ClassVar[Mapping[str, bytes]]
-    form: ClassVar[str]
+
+@dataclass(frozen=True, kw_only=True)
+class BucketFolder:
+    """A folder of a bucket, with one wheel."""
+
+    path: str
+    project: str
+    requires: Sequence[str]  # of the wheel
+    manifest: str | None  # the document that names the wheel, where the pages are written from one
+
+
+# Each wheel requires that of the next folder, so that an installer has to read the pages of all.
+FOLDERS = (
+    BucketFolder(
+        path="5-linux/python/g",
+        project="of-a-run",
+        requires=["of-a-release"],
+        manifest="5-linux/manifests/g/of-a-run.json",
+    ),
+    BucketFolder(
+        path="v2/g",
+        project="of-a-release",
+        requires=["shared"],
+        manifest="manifests/v2/g/of-a-release.json",
+    ),
+    BucketFolder(
+        path="python-deps",
+        project="shared",
+        requires=["of-the-server"],
+        manifest="python-deps/manifests/shared.json",
+    ),
+    BucketFolder(path="6-linux/python/g", project="of-the-server", requires=["of-a-folder"], manifest=None),
+    BucketFolder(path="folder", project="of-a-folder", requires=[], manifest=None),
+)
+
+
+class BucketHandler(Quiet, BaseHTTPRequestHandler):
+    """Answers as a bucket does, with the object of exactly that key; for folders with pages of one form."""
+
+    def __init__(self, *arguments: Any, objects: Mapping[str, bytes], form: str) -> None:
+        self._objects = objects
+        self._form = form
+        super().__init__(*arguments)
 
     def do_HEAD(self) -> None:
-        self.do_GET(body=False)
+        self._send_headers()
 
-    def do_GET(self, *, body: bool = True) -> None:
+    def do_GET(self) -> None:
+        content = self._send_headers()
+        if content is not None:
+            self.wfile.write(content)
+
+    def _send_headers(self) -> bytes | None:
+        """Send the status and the headers of an object; return its content, or None where there is none."""
         key = unquote(self.path.lstrip("/"))
-        page = key.endswith("/")
-        data = self.objects.get(f"{key}index.json" if page and self.form == "json" else key)
-        self.send_response(404 if data is None else 200)
-        self.send_header("Content-Length", str(len(data or b"")))
-        kind = "text/html" if key.endswith(".html") else "application/octet-stream"
-        self.send_header("Content-Type", FORMS[self.form] if page else kind)
+        content_type = "application/octet-stream"
+        if key.endswith(".html"):
+            content_type = "text/html"
+        elif key.endswith("/"):
+            content_type = CONTENT_TYPES[self._form]
+            if self._form == "json":
+                key += "index.json"
+
+        content = self._objects.get(key)
+        self.send_response(HTTPStatus.NOT_FOUND if content is None else HTTPStatus.OK)
+        self.send_header("Content-Length", str(len(content or b"")))
+        self.send_header("Content-Type", content_type)
         self.end_headers()
-        if data and body:
-            self.wfile.write(data)
+        return content
 
 
-@pytest.fixture(name="bucket", scope="module")
-def bucket_fixture(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, bytes]:
-    """Return the objects of a bucket with the pages of every writer; each wheel requires the next one."""
-    root = tmp_path_factory.mktemp("bucket")
-    with pytest.MonkeyPatch.context() as patch, mock_aws():
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            patch.setenv(name, "testing")
-        client = boto3.client("s3", region_name="us-east-1")
-        client.create_bucket(Bucket="bucket")
-        store = open_store("s3://bucket", root=root)
-        requirements = [*([name] for name in PROJECTS[1:]), []]
-        for (folder, document), project, requires in zip(
-            FOLDERS.items(), PROJECTS, requirements, strict=True
-        ):
-            path = write_wheel(
-                root / folder,
-                name=project,
-                version="1.1",
-                requires=requires,
-                metadata_fields=[("Requires-Python", ">=3.8")],
-            )
-            key, metadata, sha256 = f"{folder}/{path.name}", read_metadata(path).raw, files.sha256(path)
-            facts = {"key": key, "size": path.stat().st_size, "sha256": sha256}
-            facts["metadata_sha256"] = hashlib.sha256(metadata).hexdigest()
-            store.put_file(key, path, sha256=sha256, replace=False)
-            store.put_bytes(f"{key}.metadata", metadata)
-            if document:
-                record = {"schema_version": 1, "status": "ok", "files": [facts]}
-                store.put_bytes(document, json.dumps(record).encode())
-        index.write_pages(store, RunOutputs(run_id="5", platform="linux"), "g")
-        documents.write_pages(store, "v2", "g", expected=())
-        write_index(store, "python-deps", source_of(mirror(), store), title="Dependencies")
-        change = {"bucket": {"name": "bucket"}, "object": {"key": "6-linux/python/g/a.whl"}}
-        folders = re.compile(server.RUN_FOLDERS)
-        server.handle({"detail": change}, open_bucket=lambda _: store, folders=folders)
-        index.write_directory(Common(root=root), root / "folder")
-        keys = [entry["Key"] for entry in client.list_objects_v2(Bucket="bucket")["Contents"]]
-        objects = {key: client.get_object(Bucket="bucket", Key=key)["Body"].read() for key in keys}
-    for path in filter(Path.is_file, (root / "folder").rglob("*")):
+def put_wheel(store: Store, folder: BucketFolder, root: Path) -> None:
+    """Put a folder's wheel, its metadata and its manifest into the store; leave the wheel below `root`."""
+    wheel = write_wheel(
+        root / folder.path,
+        name=folder.project,
+        version="1.1",
+        requires=folder.requires,
+        metadata_fields=[("Requires-Python", ">=3.8")],
+    )
+    key = f"{folder.path}/{wheel.name}"
+    metadata = read_metadata(wheel).raw
+    sha256 = files.sha256(wheel)
+    store.put_file(key, wheel, sha256=sha256, replace=False)
+    store.put_bytes(f"{key}.metadata", metadata)
+
+    if folder.manifest is not None:
+        file_record = {
+            "key": key,
+            "size": wheel.stat().st_size,
+            "sha256": sha256,
+            "metadata_sha256": hashlib.sha256(metadata).hexdigest(),
+        }
+        record = {"schema_version": 1, "status": "ok", "files": [file_record]}
+        store.put_bytes(folder.manifest, json.dumps(record).encode())
+
+
+def write_pages(store: Store, root: Path) -> None:
+    """Let each writer write the pages of its folder: the last one on the disk, all others in the store."""
+    index.write_pages(store, RunOutputs(run_id="5", platform="linux"), "g")
+    documents.write_pages(store, "v2", "g", expected=())
+    write_index(store, "python-deps", source_of(mirror(), store), title="Dependencies")
+
+    changed_object = {"bucket": {"name": "bucket"}, "object": {"key": "6-linux/python/g/a.whl"}}
+    run_folders = re.compile(server.RUN_FOLDERS)
+    server.handle({"detail": changed_object}, open_bucket=lambda _name: store, folders=run_folders)
+
+    index.write_directory(Common(root=root), root / "folder")
+
+
+def objects_in_bucket(client: "S3Client") -> dict[str, bytes]:
+    """Return the content of a bucket's objects by key."""
+    objects: dict[str, bytes] = {}
+    for entry in client.list_objects_v2(Bucket="bucket")["Contents"]:
+        key = entry["Key"]
+        objects[key] = client.get_object(Bucket="bucket", Key=key)["Body"].read()
+    return objects
+
+
+def objects_on_disk(root: Path) -> dict[str, bytes]:
+    """Return the content of the folder on the disk by key, as a web server answers."""
+    objects: dict[str, bytes] = {}
+    for path in (root / "folder").rglob("*"):
+        if not path.is_file():
+            continue
         key = path.relative_to(root).as_posix()
         objects[key] = path.read_bytes()
         if "/simple/" in key and path.name == "index.html":
@@ -234,30 +343,57 @@ def bucket_fixture(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, byt
     return objects
 
 
-@pytest.fixture(name="client_of", scope="module")
-def client_fixture(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[str]]:
-    """Return the command of an installer; each pip in an environment of its own."""
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, bytes]:
+    """Return the objects of a bucket with the wheels of all folders, and their pages."""
+    root = tmp_path_factory.mktemp("bucket")
+    with pytest.MonkeyPatch.context() as patch, mock_aws():
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "testing")
+        client = boto3.client("s3", region_name="us-east-1")
+        client.create_bucket(Bucket="bucket")
+        store = open_store("s3://bucket", root=root)
+
+        for folder in FOLDERS:
+            put_wheel(store, folder, root)
+        write_pages(store, root)
+        return objects_in_bucket(client) | objects_on_disk(root)
+
+
+@pytest.fixture(scope="module")
+def command_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[str]]:
+    """Return a function from an installer to its command; each installer has an environment of its own."""
 
     @cache
-    def command(client: str) -> list[str]:
-        uv = str(installer.uv_program())
+    def command_of_client(client: str) -> list[str]:
         root = tmp_path_factory.mktemp("client") / "venv"
-        python = str(root / "bin" / "python")
+        environment = Venv(root=root)
         if client == "uv":
             create_environment(root)
-            return [uv, "pip", "install", "--no-config", "--no-cache", "--python", python]
-        if client == "pip":
+        elif client == "pip":
             create_environment(root, "pip")
         else:
-            # The last Python that pip 22.3 knows.
+            uv = installer.uv_program()
             variables = process.inherited()
+            # The last Python that pip 22.3 knows.
             process.run([uv, "venv", "--no-config", "--quiet", "--python", "3.11", root], env=variables)
-            process.run([uv, "pip", "install", "--quiet", "--python", python, client], env=variables)
-        return [python, "-m", "pip", "install", "--isolated", "--no-cache-dir", "--disable-pip-version-check"]
+            install_pip: list[str | Path] = [
+                uv,
+                "pip",
+                "install",
+                "--quiet",
+                "--python",
+                environment.python,
+                client,
+            ]
+            process.run(install_pip, env=variables)
+        return install_command(client, environment.python)
 
-    return command
+    return command_of_client
 
 
+# pip 22.3 came with Debian 12; 23.1 is the last one that knows `dist-info-metadata` alone; "pip" is that of
+# the lock.
 @pytest.mark.parametrize(
     ("client", "page", "form"),
     [
@@ -276,65 +412,41 @@ def client_fixture(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], 
         pytest.param("pip", "simple", "json", marks=pytest.mark.nightly),
     ],
 )
-def test_every_kind_of_page_is_read_by_every_installer(
-    bucket: Mapping[str, bytes],
-    client_of: Callable[[str], list[str]],
+def test_every_installer_reads_the_pages_of_every_writer(
+    objects: Mapping[str, bytes],
+    command_of: Callable[[str], list[str]],
     tmp_path: Path,
     client: str,
     page: str,
     form: str,
 ) -> None:
-    handler = type("Handler", (Bare,), {"objects": bucket, "form": form})
+    handler = partial(BucketHandler, objects=objects, form=form)
     with answering(handler) as url:
-        places = [f"{url}/{folder}/{'index.html' if page == 'flat' else 'simple/'}" for folder in FOLDERS]
-        options = ["--find-links"] * len(places)
-        if page == "simple":
-            options = ["--index-url", *["--extra-index-url"] * (len(places) - 1)]
-        no_index = ["--no-index"] if page == "flat" else []
-        source = [*no_index, *chain(*zip(options, places, strict=True))]
-        command = [*client_of(client), "--target", str(tmp_path), *source, "of-a-run"]
+        folder_urls = [f"{url}/{folder.path}" for folder in FOLDERS]
+        options = ["--target", str(tmp_path), *index_options(page, *folder_urls)]
+        command = [*command_of(client), *options, "of-a-run"]
         completed = process.capture(command, env=process.inherited(), check=False)
 
-    assert completed.returncode == 0, completed.stdout + completed.stderr
-    installed_infos = {path.name for path in tmp_path.glob("*.dist-info")}
-    assert installed_infos == {f"{name.replace('-', '_')}-1.1.dist-info" for name in PROJECTS}
+    assert completed.returncode == 0, printed_by(completed)
+    installed_projects = {path.name.removesuffix("-1.1.dist-info") for path in tmp_path.glob("*.dist-info")}
+    assert installed_projects == {folder.project.replace("-", "_") for folder in FOLDERS}
 
 
-@TOOLS_AND_PAGES
-@pytest.mark.nightly
-def test_a_yanked_version_is_installed_only_where_it_is_pinned(
-    tmp_path: Path, target: Interpreter, wheels: Path, tool: str, page: str, form: str
-) -> None:
-    (wheels / "yanked.json").write_text(f'{{"torch=={TORCH_VERSION}": "breaks on <gfx90a>"}}')
-    assert run_ci("index", "--directory", wheels) == 0
-    options = ("--dry-run",)
-
-    with served(wheels, form) as (url, _paths):
-        source = sources(url, page)
-        unpinned = install(target, tool, tmp_path / "cache", *options, "torch", *source)
-        pinned = install(target, tool, tmp_path / "cache", *options, f"torch=={TORCH_VERSION}", *source)
-
-    # From a flat page uv takes a yanked file, too, and only warns.
-    takes_yanked = tool == "uv" and page == "flat"
-    assert (TORCH_VERSION if takes_yanked else OLDER_VERSION) in printed_by(unpinned)
-    assert pinned.returncode == 0, pinned.stderr
-    assert TORCH_VERSION in printed_by(pinned)
-    assert "breaks on <gfx90a>" in printed_by(pinned)
+# Commands on the pages
 
 
 def test_commands_of_a_page_carry_its_address_and_are_copied(wheels: Path, browser: Browser) -> None:
     run_ci("index", "--directory", wheels)
     page_errors: list[str] = []
+    flat_page_on_disk = f"{wheels.as_uri()}/index.html"
 
-    with served(wheels, "html") as (url, _):
-        for address, command in (
-            (f"{url}/index.html", f'pip install "torch==3.0" --find-links {url}/index.html'),
-            (f"{url}/simple/apex/", f'pip install "apex==1.0" --index-url {url}/simple/'),
-            (
-                f"{wheels.as_uri()}/index.html",
-                f'pip install "torch==3.0" --find-links {wheels.as_uri()}/index.html',
-            ),
-        ):
+    with served_index(wheels, "html") as (url, _requested_paths):
+        commands = {
+            f"{url}/index.html": f'pip install "torch==3.0" --find-links {url}/index.html',
+            f"{url}/simple/apex/": f'pip install "apex==1.0" --index-url {url}/simple/',
+            flat_page_on_disk: f'pip install "torch==3.0" --find-links {flat_page_on_disk}',
+        }
+        for address, command in commands.items():
             rights = ["clipboard-read", "clipboard-write"]
             tab = browser.new_context(viewport={"width": 390, "height": 844}, permissions=rights).new_page()
             tab.on("pageerror", lambda error: page_errors.append(str(error)))
@@ -344,6 +456,7 @@ def test_commands_of_a_page_carry_its_address_and_are_copied(wheels: Path, brows
             tab.get_by_role("button", name="Copied").wait_for()
 
             assert tab.evaluate("navigator.clipboard.readText()") == command
+            # Nothing has to be scrolled sideways on a phone.
             assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
     assert page_errors == []
@@ -352,7 +465,7 @@ def test_commands_of_a_page_carry_its_address_and_are_copied(wheels: Path, brows
 def test_commands_of_a_page_are_readable_without_scripts(wheels: Path, browser: Browser) -> None:
     run_ci("index", "--directory", wheels)
 
-    with served(wheels, "html") as (url, _):
+    with served_index(wheels, "html") as (url, _requested_paths):
         tab = browser.new_context(java_script_enabled=False).new_page()
         tab.goto(f"{url}/index.html")
 

@@ -6,7 +6,7 @@ what jobs do is executed, but for the summary, which a receiver on this machine 
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -19,30 +19,37 @@ from core import process
 from core.cli.options import ROOT
 from core.http_server import answering
 from core.run import PLATFORMS
-from core.run.plan import MAX_JOBS, Plan
+from core.run.plan import MAX_JOBS, Plan, PlannedJob
 from tests.kit.servers import Quiet
 from tests.kit.workflow_runs import StartedJob, StartedStep, jobs_of_release, release_of, resolved
 
 pytestmark = pytest.mark.processes
 
-BIN = Path(sys.executable).parent
+PYTHON_FOLDER = Path(sys.executable).parent
 # A machine that others work on, too, may take many times as long.
 TIMEOUT = 600
 
 
 @pytest.fixture(scope="module")
 def nightly(tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    """The plan of a nightly of everything: Pythons that are named are built for every family."""
+    """Return the plan of a nightly of everything: Pythons that are named are built for every family."""
     plan_file = tmp_path_factory.mktemp("nightly") / "plan.json"
-    event = ("--event=workflow_dispatch", "--release-type=nightly", "--changed=ci/verbs/cells.py")
-    inputs = {
-        "linux_amdgpu_families": "all",
-        "windows_amdgpu_families": "all",
-        "pytorch_git_refs": " ".join(matrices().release.torch_refs),
-        "pytorch_python_versions": " ".join(matrices().release.pythons),
-    }
-    options = [f"--input={name}={value}" for name, value in inputs.items()]
-    command = (sys.executable, "-m", "ci", "configure", *event, *options, f"--output={plan_file}")
+    torch_refs = " ".join(matrices().release.torch_refs)
+    pythons = " ".join(matrices().release.pythons)
+    command = [
+        sys.executable,
+        "-m",
+        "ci",
+        "configure",
+        "--event=workflow_dispatch",
+        "--release-type=nightly",
+        "--changed=ci/verbs/cells.py",
+        "--input=linux_amdgpu_families=all",
+        "--input=windows_amdgpu_families=all",
+        f"--input=pytorch_git_refs={torch_refs}",
+        f"--input=pytorch_python_versions={pythons}",
+        f"--output={plan_file}",
+    ]
     process.capture(command, cwd=ROOT, env=process.inherited(GITHUB_OUTPUT=None), timeout=TIMEOUT)
     return resolved(Plan.read(plan_file))
 
@@ -53,24 +60,42 @@ def started_jobs(plan: Plan) -> Iterator[StartedJob]:
         yield from jobs_of_release(release_of(plan, platform, settings={}))
 
 
-def test_everything_that_there_is_can_be_planned(nightly: Plan) -> None:
+def key_of(job: PlannedJob) -> tuple[str, str]:
+    """Return what names a job in its plan."""
+    return job.platform, job.key
+
+
+def test_plans_every_ref_and_python_though_a_matrix_holds_fewer_jobs(nightly: Plan) -> None:
     builds = nightly.matrix("linux", "build_pytorch")
 
-    # More than one matrix of all of them would hold.
     assert len(builds) > MAX_JOBS
-    assert {job.torch_ref for job in builds} == {*matrices().release.torch_refs}
-    assert {job.python for job in builds} == {*matrices().release.pythons}
+    assert {job.torch_ref for job in builds} == set(matrices().release.torch_refs)
+    assert {job.python for job in builds} == set(matrices().release.pythons)
 
 
 def test_a_release_starts_every_job_of_its_plan_once(nightly: Plan) -> None:
-    started: list[str] = []
+    started_keys: list[tuple[str, str]] = []
     for job in started_jobs(nightly):
+        planned_job = job.planned_job
+        # These fetch and publish the files of a planned job, which is started beside them.
         is_carrier = job.path.startswith(("fetch.yml", "publish.yml"))
-        if job.planned_job is not None and not is_carrier:
-            started.append(f"{job.planned_job.platform} {job.planned_job.key}")
-            assert job.runner == job.planned_job.runner
+        if planned_job is None or is_carrier:
+            continue
+        assert job.runner == planned_job.runner
+        started_keys.append(key_of(planned_job))
 
-    assert sorted(started) == sorted(f"{job.platform} {job.key}" for job in nightly.jobs)
+    assert sorted(started_keys) == sorted(map(key_of, nightly.jobs))
+
+
+def variables_in_shell(environment: Mapping[str, str]) -> dict[str, str]:
+    """Start a shell with an environment; return the variables that arrive there."""
+    shell = ["/bin/sh", "-c", "exec env -0"]
+    printed = process.capture(shell, cwd=ROOT, env=environment, timeout=TIMEOUT).stdout
+    variables: dict[str, str] = {}
+    for line in printed.removesuffix("\0").split("\0"):
+        name, value = line.split("=", 1)
+        variables[name] = value
+    return variables
 
 
 @pytest.mark.nightly
@@ -78,14 +103,12 @@ def test_a_shell_starts_with_the_variables_of_every_step(nightly: Plan) -> None:
     checked_environments: set[frozenset[tuple[str, str]]] = set()
     for job in started_jobs(nightly):
         for step in job.steps:
-            variables = frozenset(step.environment.items())
-            if variables in checked_environments:
+            environment = frozenset(step.environment.items())
+            if environment in checked_environments:
                 continue
-            checked_environments.add(variables)
-            shell = ["/bin/sh", "-c", "exec env -0"]
-            completed = process.capture(shell, cwd=ROOT, env=step.environment, timeout=TIMEOUT)
-            arrived = dict(line.split("=", 1) for line in completed.stdout.split("\0") if line)
-            assert arrived.items() >= step.environment.items(), f"{job.path}, {step.name}"
+            checked_environments.add(environment)
+            variables = variables_in_shell(step.environment)
+            assert variables.items() >= environment, f"{job.path}, {step.name}"
 
     assert len(checked_environments) > len(nightly.jobs)
 
@@ -97,16 +120,16 @@ class Receiver(Quiet, BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Note a message."""
-        self.messages.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        self.messages.append(json.loads(content))
         self.send_response(200)
         self.end_headers()
 
 
 def summary_step(plan: Plan, store: Path, webhook: str) -> StartedStep:
     """Return the last step of a release whose tests failed."""
-    plan_with_store = plan.model_copy(
-        update={"store": plan.store.model_copy(update={"store": str(store), "external_repo": None})}
-    )
+    planned_store = plan.store.model_copy(update={"store": str(store), "external_repo": None})
+    plan_with_store = plan.model_copy(update={"store": planned_store})
     run = replace(
         release_of(plan_with_store, "linux", settings={"CI_CONFIG": "", "NOTIFY_EMAIL": ""}),
         secrets={"NOTIFY_SLACK_WEBHOOK": webhook, "NOTIFY_SMTP_URL": ""},
@@ -116,20 +139,22 @@ def summary_step(plan: Plan, store: Path, webhook: str) -> StartedStep:
     return summary.steps[-1]
 
 
-def test_the_summary_of_a_nightly_is_told(nightly: Plan, tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir()
+def test_the_summary_of_a_failed_nightly_is_sent(nightly: Plan, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
     path = process.inherited().get("PATH", "")
-    machine = process.inherited(
-        PATH=f"{BIN}:{Path(sys.base_prefix) / 'bin'}:{path}", MATRIX=None, GITHUB_RUN_ID=None
+    base_python_folder = Path(sys.base_prefix) / "bin"
+    machine_variables = process.inherited(
+        PATH=f"{PYTHON_FOLDER}:{base_python_folder}:{path}", MATRIX=None, GITHUB_RUN_ID=None
     )
 
     with answering(Receiver) as address:
-        step = summary_step(nightly, tmp_path / "store", f"{address}/hook")
-        environment = {**machine, **step.environment, "GITHUB_EVENT_NAME": "schedule"}
+        step = summary_step(nightly, store, f"{address}/hook")
+        environment = {**machine_variables, **step.environment, "GITHUB_EVENT_NAME": "schedule"}
         shell = ["/bin/bash", "-c", step.command]
         completed = process.capture(shell, cwd=ROOT, env=environment, check=False, timeout=TIMEOUT)
 
-    # It fails as the run did, after it has told so.
+    # The step fails as the run did, after it has sent the summary.
     assert completed.returncode != 0
     (message,) = Receiver.messages
     assert message["text"].endswith("1 failed")

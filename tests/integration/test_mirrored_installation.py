@@ -71,31 +71,33 @@ def address_of(store: Store, location: str, place: str) -> Iterator[str]:
     if place == "folder":
         yield Path(location).as_uri()
         return
+
     with http_server.served_store(store) as url:
         yield url
 
 
 def install(environment: Venv, client: str, address: str) -> None:
     """Install torch and ROCm with its compilers from the two indexes, and from nowhere else."""
-    commands: dict[str, list[str | Path]] = {
-        "pip": [environment.python, "-m", "pip", "install", "--isolated", "--pre"],
-        "uv": [
-            installer.uv_program(),
-            "pip",
-            "install",
-            "--no-config",
-            "--python",
-            environment.python,
-            "--prerelease=allow",
-        ],
-    }
-    indexes = ["--index-url", f"{address}/python-deps/simple/"]
-    indexes += ["--extra-index-url", f"{address}/{OUTPUTS.python_index_prefix(FAMILY)}/"]
-    # pip reads these also where it is isolated.
+    python = environment.python
+    command: list[str | Path]
+    if client == "pip":
+        command = [python, "-m", "pip", "install", "--isolated", "--pre"]
+    else:
+        command = [installer.uv_program(), "pip", "install", "--no-config", "--prerelease=allow"]
+        command += ["--python", python]
+    command += ["--index-url", f"{address}/python-deps/simple/"]
+    command += ["--extra-index-url", f"{address}/{OUTPUTS.python_index_prefix(FAMILY)}/"]
+    command += ["rocm[libraries,devel]", "torch"]
+
     variables = process.inherited(
-        ROCM_SDK_TARGET_FAMILY=FAMILY, PIP_CONFIG_FILE="/dev/null", PIP_CONSTRAINT=None, PIP_FIND_LINKS=None
+        # The sdist of rocm reads for which GPUs its libraries are.
+        ROCM_SDK_TARGET_FAMILY=FAMILY,
+        # pip reads these also where it is isolated.
+        PIP_CONFIG_FILE="/dev/null",
+        PIP_CONSTRAINT=None,
+        PIP_FIND_LINKS=None,
     )
-    process.run([*commands[client], *indexes, "rocm[libraries,devel]", "torch"], env=variables)
+    process.run(command, env=variables)
 
 
 @pytest.mark.parametrize("client", ["pip", "uv"])
@@ -123,7 +125,7 @@ def test_two_indexes_alone_install_torch_and_rocm_with_its_compilers(
 def test_names_a_requirement_without_a_wheel_for_the_platform(
     tmp_path: Path, location: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    # Its only files are of Windows.
+    # pywin32 has wheels for Windows alone.
     use_mirror_data(tmp_path, f'{MIRROR}windows = ["pywin32"]\n', monkeypatch)
 
     exit_code = run_ci("mirror-deps", "--store", location, "--from-run-id", "local")

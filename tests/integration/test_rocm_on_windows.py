@@ -1,8 +1,10 @@
 """The sample's packages for Windows: made on this machine, and used by a Windows Python under Wine."""
 
+import fnmatch
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import pytest
 
@@ -11,14 +13,19 @@ from core.errors import MissingInputError
 from pytorch_build.check.run import check_wheels
 from rocm_packaging.packages.build import BuildRequest, BuiltPackages, build
 from rocm_packaging.sample import FAMILIES, ROCM_VERSION, ensure_artifacts
+from tests.kit.clones import printed_by
 from tests.kit.windows_python import WindowsPython, windows_python
 
 __all__ = ["windows_python"]
 
 COMPILER = "x86_64-w64-mingw32-g++"
 COMPILERS_OF_LLVM = {"amdclang", "amdclang++", "amdclang-cl", "amdclang-cpp", "amdflang", "amdlld"}
-REQUIREMENTS = {"split": "rocm[libraries,devel,device]", "unsplit": "rocm[libraries,devel]"}
-# What decides about the requirements of the sdist, by layout.
+# All of ROCm, by layout.
+REQUIREMENTS = {
+    "split": f"rocm[libraries,devel,device]=={ROCM_VERSION}",
+    "unsplit": f"rocm[libraries,devel]=={ROCM_VERSION}",
+}
+# The GPU or the family, by layout, for which the sdist of rocm requires packages.
 TARGET_FAMILIES = {"split": "gfx942", "unsplit": "gfx94X-dcgpu"}
 
 
@@ -32,9 +39,8 @@ def make_artifacts(folder: Path, layout: str) -> Path:
 
 def make_packages(folder: Path, layout: str) -> BuiltPackages:
     """Make the sample's packages for Windows, of both families."""
-    artifacts = make_artifacts(folder / "artifacts", layout)
     request = BuildRequest(
-        artifact_dir=artifacts,
+        artifact_dir=make_artifacts(folder / "artifacts", layout),
         output_dir=folder / "packages",
         families=FAMILIES,
         platform="windows",
@@ -63,8 +69,10 @@ def wheels_of(packages: BuiltPackages) -> list[Path]:
 def test_packages_are_made_for_windows_and_nothing_else(packages: BuiltPackages) -> None:
     wheels = wheels_of(packages)
 
-    assert all(wheel.name.endswith("-py3-none-win_amd64.whl") for wheel in wheels)
-    assert [finding for finding in check_wheels(wheels) if finding.severity == "error"] == []
+    for wheel in wheels:
+        assert wheel.name.endswith("-py3-none-win_amd64.whl")
+    for finding in check_wheels(wheels):
+        assert finding.severity != "error", finding
 
 
 @pytest.mark.nightly
@@ -73,14 +81,14 @@ def test_packages_are_always_the_same(packages: BuiltPackages, layout: str, tmp_
 
 
 def test_compilers_have_console_scripts_though_windows_has_no_links(packages: BuiltPackages) -> None:
-    (core,) = [wheel for wheel in wheels_of(packages) if wheel.name.startswith("rocm_sdk_core-")]
+    (core_wheel,) = [wheel for wheel in wheels_of(packages) if wheel.name.startswith("rocm_sdk_core-")]
 
-    with zipfile.ZipFile(core) as archive:
-        (entry_points,) = [name for name in archive.namelist() if name.endswith("/entry_points.txt")]
-        text = archive.read(entry_points).decode()
-        members = set(archive.namelist())
+    with zipfile.ZipFile(core_wheel) as archive:
+        members = archive.namelist()
+        (entry_points,) = fnmatch.filter(members, "*/entry_points.txt")
+        lines = archive.read(entry_points).decode().splitlines()
 
-    scripts = {line.partition(" =")[0] for line in text.splitlines()}
+    scripts = {line.partition(" =")[0] for line in lines}
     assert {*COMPILERS_OF_LLVM, "offload-arch", "hipcc", "hipInfo"} <= scripts
     assert "_rocm_sdk_core/lib/llvm/bin/offload-arch.exe" in members
     assert "_rocm_sdk_core/bin/offload-arch.exe" not in members
@@ -112,82 +120,79 @@ class Environment:
         """Return the paths of what is installed."""
         return {*self.site.rglob("*"), *(self.root / "Scripts").iterdir()}
 
-    def install(self, *requirements: str) -> None:
+    def install(self, requirement: str) -> None:
         """Install from the folder of packages alone."""
         options: list[str | Path] = ["--no-index", "--no-build-isolation", "--no-cache"]
         options += ["--find-links", self.packages, "--python", self.root]
-        self.windows.uv(
-            "pip",
-            "install",
-            *options,
-            *requirements,
-            cwd=self.root,
-            variables={"ROCM_SDK_TARGET_FAMILY": self.family},
-        )
+        variables = {"ROCM_SDK_TARGET_FAMILY": self.family}
+        self.windows.uv("pip", "install", *options, requirement, cwd=self.root, variables=variables)
 
-    def run(self, *words: str | Path, check: bool = True) -> process.Completed:
+    def uninstall(self, *names: str) -> None:
+        """Remove distributions."""
+        self.windows.uv("pip", "uninstall", "--python", self.root, *names, cwd=self.root)
+
+    def run(self, *arguments: str | Path, check: bool = True) -> process.Completed:
         """Run the environment's Python."""
         python = self.root / "Scripts" / "python.exe"
-        return self.windows.run(python, *words, cwd=self.root, check=check)
+        return self.windows.run(python, *arguments, cwd=self.root, check=check)
 
-    def rocm_sdk(self, *words: str, check: bool = True) -> process.Completed:
-        """Run ROCm's own command line."""
-        return self.run("-m", "rocm_sdk", *words, check=check)
+    def rocm_sdk(self, command: str, *, check: bool = True) -> process.Completed:
+        """Run a command of ROCm's own command line."""
+        return self.run("-m", "rocm_sdk", command, check=check)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Maker:
-    """Makes environments of Windows' Python for the packages of a layout."""
+@pytest.fixture(scope="module")
+def make_environment(
+    windows_python: WindowsPython, packages: BuiltPackages, layout: str, setuptools: Path
+) -> Callable[[Path], Environment]:
+    """Return what makes an environment in a folder, without ROCm, for the packages of a layout."""
+    python = windows_python.drive / "py" / "python.exe"
 
-    windows: WindowsPython
-    packages: Path
-    layout: str
-    setuptools: Path
-
-    def make(self, folder: Path) -> Environment:
-        """Make an environment without ROCm."""
+    def make(folder: Path) -> Environment:
         root = folder / "an environment"
-        python = self.windows.drive / "py" / "python.exe"
-        self.windows.uv("venv", "--python", python, root, cwd=folder)
+        windows_python.uv("venv", "--python", python, root, cwd=folder)
         environment = Environment(
-            windows=self.windows,
+            windows=windows_python,
             root=root,
-            packages=self.packages,
-            family=TARGET_FAMILIES[self.layout],
+            packages=packages.files[0].path.parent,
+            family=TARGET_FAMILIES[layout],
         )
+        # The sdist of rocm is built without isolation, and this machine's setuptools builds it.
         setuptools_path = environment.site / "setuptools.pth"
-        setuptools_path.write_text(self.windows.path(self.setuptools), encoding="utf-8")
+        setuptools_path.write_text(windows_python.path(setuptools), encoding="utf-8")
         return environment
 
-
-@pytest.fixture(scope="module")
-def maker(windows_python: WindowsPython, packages: BuiltPackages, layout: str, setuptools: Path) -> Maker:
-    folder = packages.files[0].path.parent
-    return Maker(windows=windows_python, packages=folder, layout=layout, setuptools=setuptools)
+    return make
 
 
 @pytest.fixture(scope="module")
-def installed(maker: Maker, layout: str, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+def installed(
+    make_environment: Callable[[Path], Environment],
+    layout: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Environment:
     """Return an environment with all of ROCm, which tests leave as it is."""
-    environment = maker.make(tmp_path_factory.mktemp("installed"))
-    environment.install(f"{REQUIREMENTS[layout]}=={ROCM_VERSION}")
+    environment = make_environment(tmp_path_factory.mktemp("installed"))
+    environment.install(REQUIREMENTS[layout])
     return environment
 
 
 @pytest.mark.nightly
 def test_an_installation_passes_its_checks(installed: Environment, layout: str) -> None:
-    tested = installed.rocm_sdk("test", check=False)
+    completed = installed.rocm_sdk("test", check=False)
 
-    assert tested.returncode == 0, tested.stdout + tested.stderr
-    passed = {line.removeprefix("ok    ") for line in tested.stdout.splitlines() if line.startswith("ok ")}
-    assert "core: amdclang++ runs" in passed
-    assert "core: a kernel is compiled for gfx942" in passed
-    assert "libraries: bin/hipblas.dll loads" in passed
-    assert "libraries: initialize_process loads hipblas" in passed
-    assert "devel: the files of libraries are in it" in passed
-    assert ("device: the code for gfx942 is there" in passed) == (layout == "split")
+    assert completed.returncode == 0, printed_by(completed)
+    lines = completed.stdout.splitlines()
+    passed_checks = {line.removeprefix("ok    ") for line in lines if line.startswith("ok ")}
+    assert "core: amdclang++ runs" in passed_checks
+    assert "core: a kernel is compiled for gfx942" in passed_checks
+    assert "libraries: bin/hipblas.dll loads" in passed_checks
+    assert "libraries: initialize_process loads hipblas" in passed_checks
+    assert "devel: the files of libraries are in it" in passed_checks
+    assert ("device: the code for gfx942 is there" in passed_checks) == (layout == "split")
 
 
+# Loads a library, and prints the paths of all DLLs of the process.
 LOAD = """
 import sys, rocm_sdk
 from rocm_sdk import _dlls
@@ -200,9 +205,12 @@ print(*_dlls.loaded_files(), sep="\\n")
 def test_a_library_brings_what_it_needs_of_another_package(installed: Environment) -> None:
     lines = installed.run("-c", LOAD, "hipblas").stdout.splitlines()
 
-    packages_by_dll = {
-        line.rpartition("\\")[2]: line.split("\\")[-3] for line in lines if "_rocm_sdk" in line
-    }
+    packages_by_dll: dict[str, str] = {}
+    for line in lines:
+        if "_rocm_sdk" in line:
+            # As in PACKAGE\bin\hipblas.dll.
+            dll = PureWindowsPath(line)
+            packages_by_dll[dll.name] = dll.parts[-3]
     assert packages_by_dll["hipblas.dll"].startswith("_rocm_sdk_libraries")
     assert packages_by_dll["amdhip64_7.dll"] == "_rocm_sdk_core"
     assert packages_by_dll["hiprtc0799.dll"] == "_rocm_sdk_core"
@@ -215,32 +223,33 @@ def test_the_gpu_of_the_machine_is_found_by_offload_arch(installed: Environment,
     program = tmp_path / "gpu.exe"
     process.capture([COMPILER, "-static", source, "-o", program])
     offload_arch = installed.site / "_rocm_sdk_core" / "lib" / "llvm" / "bin" / "offload-arch.exe"
-    program_of_sample = offload_arch.rename(tmp_path / offload_arch.name)
+    sample_program = offload_arch.rename(tmp_path / offload_arch.name)
     program.rename(offload_arch)
 
     code = "from rocm_sdk import _dist_info; print(_dist_info.discover_current_target_family())"
-    family = installed.run("-c", code).stdout.strip()
+    try:
+        family = installed.run("-c", code).stdout.strip()
+    finally:
+        sample_program.replace(offload_arch)
 
-    program_of_sample.replace(offload_arch)
     assert family in {"gfx1100", "gfx110X-all"}
 
 
 @pytest.mark.nightly
 def test_the_development_tree_is_made_of_hard_links_and_goes_with_its_package(
-    maker: Maker, layout: str, tmp_path: Path
+    make_environment: Callable[[Path], Environment], layout: str, tmp_path: Path
 ) -> None:
-    environment = maker.make(tmp_path)
+    environment = make_environment(tmp_path)
     files_before = environment.files()
-    environment.install(f"{REQUIREMENTS[layout]}=={ROCM_VERSION}")
+    environment.install(REQUIREMENTS[layout])
     environment.rocm_sdk("init")
 
-    core_file = environment.site / "_rocm_sdk_core" / "bin" / "amdhip64_7.dll"
-    assert (environment.tree / "bin" / "amdhip64_7.dll").samefile(core_file)
-    (library,) = environment.site.glob("_rocm_sdk_libraries*/bin/hipblas.dll")
-    assert (environment.tree / "bin" / "hipblas.dll").samefile(library)
+    core_library = environment.site / "_rocm_sdk_core" / "bin" / "amdhip64_7.dll"
+    assert (environment.tree / "bin" / "amdhip64_7.dll").samefile(core_library)
+    (blas_library,) = environment.site.glob("_rocm_sdk_libraries*/bin/hipblas.dll")
+    assert (environment.tree / "bin" / "hipblas.dll").samefile(blas_library)
 
-    metadata = environment.site.glob("rocm*.dist-info")
-    names = [path.name.partition("-")[0] for path in metadata]
-    environment.windows.uv("pip", "uninstall", "--python", environment.root, *names, cwd=environment.root)
+    names = [path.name.partition("-")[0] for path in environment.site.glob("rocm*.dist-info")]
+    environment.uninstall(*names)
 
     assert environment.files() == files_before

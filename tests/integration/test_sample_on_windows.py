@@ -19,8 +19,9 @@ __all__ = ["windows_python"]
 
 pytestmark = [pytest.mark.processes, pytest.mark.nightly]
 
-# A module of Python's stable ABI, whose declarations stand here as this Windows has no headers of Python.
-MODULE = """
+# A module `answers` of Python's stable ABI, whose declarations stand here as this Windows has no headers of
+# Python.
+MODULE_SOURCE = """
 #include <cstddef>
 struct Object { std::ptrdiff_t references; void* type; };
 struct Method { const char* name; Object* (*function)(Object*, Object*); int flags; const char* doc; };
@@ -36,7 +37,8 @@ static Method methods[] = {{"answer", answer, 4, nullptr}, {nullptr, nullptr, 0,
 static Module module = {{1, nullptr}, nullptr, 0, nullptr, "answers", nullptr, -1, methods};
 extern "C" __declspec(dllexport) Object* PyInit_answers() { return PyModule_Create2(&module, 3); }
 """
-COMPILE = """
+# Compiles the module and calls its function.
+COMPILE_AND_CALL = """
 import subprocess, sys
 from pathlib import Path
 library = Path(sys.base_prefix, "python3.dll")
@@ -45,6 +47,7 @@ subprocess.check_call(["g++", "-shared", "-static", "answers.cpp", str(library),
 import answers
 print(answers.answer())
 """
+# Loads the DLLs of ROCm that are in the torch wheel, and multiplies.
 USE_STAND_ALONE = """
 import ctypes, glob, importlib.util, os, torch
 assert importlib.util.find_spec("rocm_sdk") is None
@@ -52,31 +55,45 @@ for dll in glob.glob(os.path.join(os.path.dirname(torch.__file__), "lib", "rocm"
     ctypes.CDLL(dll)
 print(torch.mm(torch.ones(2, 3), torch.ones(3, 2)).tolist())
 """
-KEY = r"HKLM\SYSTEM\CurrentControlSet\Control\FileSystem"
+FILE_SYSTEM_KEY = r"HKLM\SYSTEM\CurrentControlSet\Control\FileSystem"
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowsWithCompiler:
     """A Windows Python whose PATH has a compiler."""
 
-    windows: WindowsPython
+    base: WindowsPython
     compiler: str
 
     @property
     def python(self) -> Path:
         """Windows' Python."""
-        return self.windows.drive / "py" / "python.exe"
+        return self.base.drive / "py" / "python.exe"
 
-    def run(self, *words: str | Path, cwd: Path) -> process.Completed:
+    def run(self, *command: str | Path, cwd: Path) -> process.Completed:
         """Run a program of Windows, with the compiler named as a user of MinGW names it."""
         variables = {
             "CC": "gcc",
             "CXX": "g++",
             "NO_COLOR": "1",
-            "SOURCES_DIR": self.windows.path(cwd / "src"),
+            "SOURCES_DIR": self.base.path(cwd / "src"),
             "WINEPATH": rf"{self.compiler};C:\py;C:\py\Scripts;C:\tools",
         }
-        return self.windows.run(*words, cwd=cwd, check=False, variables=variables)
+        return self.base.run(*command, cwd=cwd, check=False, variables=variables)
+
+    def create_environment(self, root: Path, wheel: Path) -> Path:
+        """Create a virtual environment with a wheel; return its Python."""
+        python = root / "Scripts" / "python.exe"
+        self.base.uv("venv", "--python", self.python, root, cwd=root.parent)
+        self.base.uv("pip", "install", "--python", python, wheel, cwd=root.parent)
+        return python
+
+
+def allow_long_paths(windows: WindowsPython, folder: Path) -> None:
+    """Let Windows take the long paths that builds have; `folder` is where the command runs."""
+    reg = windows.drive / "windows" / "system32" / "reg.exe"
+    value = ("/v", "LongPathsEnabled", "/t", "REG_DWORD", "/d", "1")
+    windows.run(reg, "add", FILE_SYSTEM_KEY, *value, "/f", cwd=folder)
 
 
 @pytest.fixture(scope="module")
@@ -85,20 +102,17 @@ def windows(
 ) -> Iterator[WindowsWithCompiler]:
     """Return a Windows with a compiler, which allows long paths as builds ask for it."""
     folder = tmp_path_factory.mktemp("compiler")
-    reg = windows_python.drive / "windows" / "system32" / "reg.exe"
-    windows_python.run(
-        reg, "add", KEY, "/v", "LongPathsEnabled", "/t", "REG_DWORD", "/d", "1", "/f", cwd=folder
-    )
+    allow_long_paths(windows_python, folder)
     with windows_compiler(windows_python, folder / "mingw") as compiler:
-        yield WindowsWithCompiler(windows=windows_python, compiler=compiler)
+        yield WindowsWithCompiler(base=windows_python, compiler=compiler)
 
 
 def test_windows_imports_a_module_that_the_compiler_made(
     windows: WindowsWithCompiler, tmp_path: Path
 ) -> None:
-    (tmp_path / "answers.cpp").write_text(MODULE, encoding="utf-8")
+    (tmp_path / "answers.cpp").write_text(MODULE_SOURCE, encoding="utf-8")
 
-    completed = windows.run(windows.python, "-c", COMPILE, cwd=tmp_path)
+    completed = windows.run(windows.python, "-c", COMPILE_AND_CALL, cwd=tmp_path)
 
     assert completed.stdout.strip() == "42", printed_by(completed)
 
@@ -123,8 +137,11 @@ def write_commands_of_page(folder: Path) -> Path:
     (block,) = BATCH_BLOCK.findall(page)
     lines = ["@echo off"]
     for command in block.splitlines():
-        # What stands behind a value would be a part of it.
-        lines.append(command if command.startswith("set ") else f"{command} || exit /b 1")
+        if command.startswith("set "):
+            # What stands behind a value would be a part of it.
+            lines.append(command)
+        else:
+            lines.append(f"{command} || exit /b 1")
         if command.endswith(PIPELINE):
             break
 
@@ -136,10 +153,10 @@ def write_commands_of_page(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def clone(windows: WindowsWithCompiler) -> Iterator[Clone]:
     """Return a clone on Windows' drive, in which cmd.exe has run the sample's pipeline."""
-    path = windows.windows.drive / "sample"
+    path = windows.base.drive / "sample"
     shutil.rmtree(path, ignore_errors=True)
     clone_repository(ROOT, path)
-    cmd = windows.windows.drive / "windows" / "system32" / "cmd.exe"
+    cmd = windows.base.drive / "windows" / "system32" / "cmd.exe"
 
     completed = windows.run(cmd, "/c", write_commands_of_page(path), cwd=path)
 
@@ -149,16 +166,17 @@ def clone(windows: WindowsWithCompiler) -> Iterator[Clone]:
 
 
 def test_the_samples_pipeline_records_every_step_on_windows(clone: Clone) -> None:
-    assert {step: clone.record(step)["status"] for step in STEPS} == dict.fromkeys(STEPS, "ok")
+    for step in STEPS:
+        assert clone.record(step)["status"] == "ok", step
 
 
-@pytest.mark.parametrize("stage", ["test_smoke", "test_torch"])
-def test_tests_pass_on_the_wheels_of_windows(clone: Clone, stage: str) -> None:
-    tests = clone.record(f"{stage}-sample-{TAG}")["details"]["tests"]
+@pytest.mark.parametrize("session", ["test_smoke", "test_torch"])
+def test_tests_pass_on_the_wheels_of_windows(clone: Clone, session: str) -> None:
+    counts = clone.record(f"{session}-sample-{TAG}")["details"]["tests"]
 
-    assert tests["tests"] > tests["skipped"]
-    assert tests["failures"] == 0
-    assert tests["errors"] == 0
+    assert counts["tests"] > counts["skipped"]
+    assert counts["failures"] == 0
+    assert counts["errors"] == 0
 
 
 def test_the_index_lists_every_wheel_of_windows(clone: Clone) -> None:
@@ -194,14 +212,12 @@ def test_a_second_run_on_windows_has_nothing_to_do(clone: Clone, windows: Window
 def test_a_stand_alone_wheel_runs_on_windows_without_rocms_packages(
     clone: Clone, windows: WindowsWithCompiler, tmp_path: Path
 ) -> None:
-    session = ("-m", "nox", "-s", "fat_wheel", "--", "--torch-ref", "sample")
-    python = tmp_path / "environment" / "Scripts" / "python.exe"
+    fat_wheel = ("nox", "-s", "fat_wheel", "--", "--torch-ref", "sample")
 
-    session_run = windows.run(windows.python, *session, cwd=clone.path)
+    completed = windows.run(windows.python, "-m", *fat_wheel, cwd=clone.path)
 
-    assert session_run.returncode == 0, printed_by(session_run)[-6000:]
+    assert completed.returncode == 0, printed_by(completed)[-6000:]
     (wheel,) = (clone.path / "dist").glob("torch-*.standalone-*.whl")
-    windows.windows.uv("venv", "--python", windows.python, tmp_path / "environment", cwd=tmp_path)
-    windows.windows.uv("pip", "install", "--python", python, wheel, cwd=tmp_path)
+    python = windows.create_environment(tmp_path / "environment", wheel)
     completed = windows.run(python, "-c", USE_STAND_ALONE, cwd=tmp_path)
     assert completed.stdout.strip() == "[[3.0, 3.0], [3.0, 3.0]]", printed_by(completed)

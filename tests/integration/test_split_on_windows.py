@@ -1,4 +1,4 @@
-"""Wheels with DLLs, split by a Windows Python under Wine: as on this machine."""
+"""Wheels with DLLs, split by a Windows Python under Wine as on this machine."""
 
 from pathlib import Path
 
@@ -21,11 +21,13 @@ HIPBLAS = "blas_lib_gfx110X-all/math-libs/BLAS/hipBLAS/stage/bin/hipblas.dll"
 
 @pytest.fixture
 def fat_wheel(tmp_path: Path) -> Path:
-    """Return a torch wheel whose torch_hip.dll has code for four targets, as the sample's hipblas.dll has."""
+    """Return a torch wheel whose torch_hip.dll is the sample's hipblas.dll, with code for four targets."""
     try:
         artifacts = ensure_artifacts(tmp_path / "artifacts", platform="windows")
     except MissingInputError as problem:
+        # This machine has no compiler for Windows.
         pytest.skip(problem.message)
+
     spec = WheelSpec(
         distribution="torch",
         version=TORCH_VERSION,
@@ -40,7 +42,7 @@ def fat_wheel(tmp_path: Path) -> Path:
     return write_wheel(tmp_path / "fat", spec, members).path
 
 
-def digests(folder: Path) -> dict[str, str]:
+def wheel_digests(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of each wheel in a folder."""
     return {path.name: sha256(path) for path in sorted(folder.glob("*.whl"))}
 
@@ -51,12 +53,15 @@ def test_a_wheel_with_dlls_is_split_into_the_same_bytes(
 ) -> None:
     clone = Clone.create(tmp_path / "clone")
     command: list[str | Path] = ["pytorch_build", "split-wheel", fat_wheel, "--output-dir"]
+    linux_folder = tmp_path / "linux"
+    windows_folder = tmp_path / "windows"
     python = windows_python.drive / "py" / "python.exe"
     variables = {"SOURCE_DATE_EPOCH": EPOCH}
 
-    clone.run_checked(*command, tmp_path / "here", SOURCE_DATE_EPOCH=EPOCH)
-    windows_python.run(python, "-m", *command, tmp_path / "there", cwd=clone.path, variables=variables)
+    clone.run_checked(*command, linux_folder, SOURCE_DATE_EPOCH=EPOCH)
+    windows_python.run(python, "-m", *command, windows_folder, cwd=clone.path, variables=variables)
 
-    wheels = digests(tmp_path / "there")
-    assert len(wheels) == 5
-    assert wheels == digests(tmp_path / "here")
+    digests = wheel_digests(windows_folder)
+    # The host wheel, and one for each target.
+    assert len(digests) == 5
+    assert digests == wheel_digests(linux_folder)

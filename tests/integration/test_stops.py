@@ -20,12 +20,14 @@ import pytest
 from core import files, process, temporary
 from core.process import linux
 from tests.kit import sample
-from tests.kit.clones import Clone
+from tests.kit.clones import Clone, printed_by
 from tests.kit.sample import SampleRun
 
 # The command that completes what stops have left, and whose output says how many lines there are.
 PIPELINE = ("invoke", "ci", "--torch-ref", "sample")
 RELEASE = ("invoke", "release", "--type", "rehearsal", "--torch-ref", "sample", "--gpu-family", "cpu")
+FORCED_PIPELINE = (*PIPELINE, "--force")
+FORCED_RELEASE = (*RELEASE, "--force")
 SESSIONS = (
     "build_rocm",
     "build_triton",
@@ -39,13 +41,16 @@ SESSIONS = (
 
 DRAWN_STOPS = 200
 STOPS_OF_A_TEST = 10
-MOST_LINES = 60
+
+# The last lines of their output at which commands are stopped.
+LAST_LINE_OF_FLOWS = 60
+LAST_LINE_OF_SESSIONS = 8
 
 # The last line of a session that ends by itself.
-SAYS_ITS_END = re.compile(r"^nox > Session \S+ (?:was successful|failed)", re.MULTILINE)
+END_OF_SESSION = re.compile(r"^nox > Session \S+ (?:was successful|failed)", re.MULTILINE)
 
 # Generous, as machines of CI are shared.
-LONG = 180.0
+TIMEOUT_SECONDS = 180.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,50 +59,55 @@ class Stop:
 
     command: tuple[str, ...]
     line: int
-    number: signal.Signals
-    is_group: bool
+    signal_number: signal.Signals
+    is_sent_to_group: bool
 
     def __str__(self) -> str:
-        target = "group" if self.is_group else "process"
-        return f"{self.number.name} to the {target} of {' '.join(self.command)} at line {self.line}"
+        receiver = "group" if self.is_sent_to_group else "process"
+        return f"{self.signal_number.name} to the {receiver} of {' '.join(self.command)} at line {self.line}"
 
 
-def of_session(name: str) -> tuple[str, ...]:
+def session_command(name: str) -> tuple[str, ...]:
     """Return the command that does a session's work again."""
     return ("nox", "-s", name, "--", "--torch-ref", "sample", "--force")
 
 
-# What once went wrong: a flow that died alone, a wheel that was half written;
+# Stops that once went wrong, each with what happened.
 QUICK_STOPS = (
-    Stop(command=(*PIPELINE, "--force"), line=8, number=signal.SIGTERM, is_group=False),
-    Stop(command=of_session("build_torch"), line=4, number=signal.SIGKILL, is_group=True),
+    # The flow died alone.
+    Stop(command=FORCED_PIPELINE, line=8, signal_number=signal.SIGTERM, is_sent_to_group=False),
+    # A wheel was half written.
+    Stop(command=session_command("build_torch"), line=4, signal_number=signal.SIGKILL, is_sent_to_group=True),
 )
-# a flow that went on, one whose sessions outlived it, a session that nox left running, packages half written.
 OTHER_STOPS = (
-    Stop(command=(*PIPELINE, "--force"), line=12, number=signal.SIGINT, is_group=False),
-    Stop(command=(*PIPELINE, "--force"), line=10, number=signal.SIGKILL, is_group=False),
-    Stop(command=of_session("build_torch"), line=4, number=signal.SIGTERM, is_group=False),
-    Stop(command=of_session("build_rocm"), line=1, number=signal.SIGKILL, is_group=True),
+    # The flow went on.
+    Stop(command=FORCED_PIPELINE, line=12, signal_number=signal.SIGINT, is_sent_to_group=False),
+    # The flow's sessions outlived it.
+    Stop(command=FORCED_PIPELINE, line=10, signal_number=signal.SIGKILL, is_sent_to_group=False),
+    # nox left its session running.
+    Stop(
+        command=session_command("build_torch"), line=4, signal_number=signal.SIGTERM, is_sent_to_group=False
+    ),
+    # Packages were half written.
+    Stop(command=session_command("build_rocm"), line=1, signal_number=signal.SIGKILL, is_sent_to_group=True),
 )
 
 
 def draw_stop(seed: int) -> Stop:
     """Draw a stop: a fifth of them of flows, which take longest."""
-    draw = random.Random(seed)  # noqa: S311 - the same stops each time
-    flows = [(*PIPELINE, "--force"), (*RELEASE, "--force")]
-    is_flow = draw.random() < 0.2
-    command = draw.choice(flows) if is_flow else of_session(draw.choice(SESSIONS))
+    generator = random.Random(seed)  # noqa: S311 - the same stops each time
+    if generator.random() < 0.2:
+        command = generator.choice([FORCED_PIPELINE, FORCED_RELEASE])
+        last_line = LAST_LINE_OF_FLOWS
+    else:
+        command = session_command(generator.choice(SESSIONS))
+        last_line = LAST_LINE_OF_SESSIONS
     return Stop(
         command=command,
-        line=draw.randint(1, MOST_LINES if is_flow else 8),
-        number=draw.choice([signal.SIGINT, signal.SIGTERM, signal.SIGKILL]),
-        is_group=draw.random() < 0.5,
+        line=generator.randint(1, last_line),
+        signal_number=generator.choice([signal.SIGINT, signal.SIGTERM, signal.SIGKILL]),
+        is_sent_to_group=generator.random() < 0.5,
     )
-
-
-def draw_batch(start: int) -> Sequence[Stop]:
-    """Return as many of the drawn stops as one completing run follows."""
-    return [draw_stop(seed) for seed in range(start, start + STOPS_OF_A_TEST)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +123,7 @@ class Workshop:
 
     @property
     def log(self) -> Path:
-        """Return the file with the output of the command that ran last."""
+        """Return the file with the output of the command that was stopped last."""
         return self.temporary.parent / "log"
 
     def stop(self, stop: Stop, mark: str) -> int | None:
@@ -132,38 +142,49 @@ class Workshop:
         if running.poll() is not None:
             return None
 
-        if stop.is_group:
-            os.killpg(running.pid, stop.number)
+        if stop.is_sent_to_group:
+            os.killpg(running.pid, stop.signal_number)
         else:
-            running.send_signal(stop.number)
-        return running.wait(timeout=LONG)
+            running.send_signal(stop.signal_number)
+        return running.wait(timeout=TIMEOUT_SECONDS)
 
     def processes(self, mark: str) -> dict[int, str]:
-        """Return the processes that a command has started and that still run, or that work in the clone."""
-        found: dict[int, str] = {}
-        for path in Path("/proc").glob("[0-9]*"):
-            process_id = int(path.name)
-            if linux.is_running(process_id) and (mark in linux.marks_of(process_id) or self.holds(path)):
-                found[process_id] = linux.name_of(process_id)
-        return found
+        """Return the running processes that a command has started, or that work in the clone, with names."""
+        names: dict[int, str] = {}
+        for process_folder in Path("/proc").glob("[0-9]*"):
+            process_id = int(process_folder.name)
+            if not linux.is_running(process_id):
+                continue
+            if mark in linux.marks_of(process_id) or self.is_workplace_of(process_folder):
+                names[process_id] = linux.name_of(process_id)
+        return names
 
-    def holds(self, process_folder: Path) -> bool:
-        """Return whether a process works in the clone."""
+    def is_workplace_of(self, process_folder: Path) -> bool:
+        """Return whether a process, by its folder in /proc, works in the clone."""
         try:
             return (process_folder / "cwd").resolve().is_relative_to(self.clone.path)
         except OSError:
             return False
+
+    def wait_for_processes(self, mark: str) -> dict[int, str]:
+        """Wait until no process of a command runs any more; return those that run on all the same."""
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        processes = self.processes(mark)
+        while processes and time.monotonic() < deadline:
+            time.sleep(0.1)
+            processes = self.processes(mark)
+        return processes
 
     def wheels(self) -> dict[str, str]:
         """Return the SHA-256 of the run's wheels by name."""
         return {path.name: files.sha256(path) for path in self.clone.wheels().glob("*.whl")}
 
     def leftovers(self) -> list[str]:
-        """Return the temporary folders that are left, in the clone and among the system's."""
-        folders = [path for name in sample.STATE for path in (self.clone.path / name).rglob(".*.part")]
-        folders += self.temporary.glob(".*.part")
-        folders += temporary.leftovers(self.clone.path / ".cache")
-        return [str(path) for path in folders]
+        """Return the temporary files and folders that are left, in the clone and among the system's."""
+        paths = [*self.temporary.glob(".*.part"), *temporary.leftovers(self.clone.path / ".cache")]
+        for name in sample.STATE:
+            paths += (self.clone.path / name).rglob(".*.part")
+        return [str(path) for path in paths]
 
 
 @pytest.fixture
@@ -172,7 +193,23 @@ def workshop(sample_run: SampleRun, tmp_path: Path) -> Iterator[Workshop]:
         yield Workshop(clone=Clone(path=path), temporary=files.ensure_folder(tmp_path / "temporary"))
 
 
-def hold_stops(workshop: Workshop, stops: Sequence[Stop]) -> None:
+def possible_statuses(stop: Stop, output: str) -> set[int | None]:
+    """Return the statuses with which a stopped command may end; None is an end before the stop."""
+    # A command that has done its work ends with 0.
+    statuses: set[int | None] = {None, 0}
+    if stop.signal_number == signal.SIGKILL:
+        statuses.add(-signal.SIGKILL)
+    else:
+        # A flow and a session end with 130, as a shell counts it: Python ends itself by SIGINT where the
+        # stop came while it ran a text, as the making of a dataclass does.
+        statuses |= {130, -signal.SIGINT}
+    # Python gives signals back to the system before a process ends, when all has been done and said.
+    if END_OF_SESSION.search(output):
+        statuses.add(-stop.signal_number)
+    return statuses
+
+
+def check_stops(workshop: Workshop, stops: Sequence[Stop]) -> None:
     """Stop commands one after another; require that nothing runs after each, and that a run completes all."""
     undisturbed_wheels = workshop.wheels()
     assert undisturbed_wheels
@@ -181,22 +218,9 @@ def hold_stops(workshop: Workshop, stops: Sequence[Stop]) -> None:
         mark = f"stop-{os.getpid()}-{number}"
         status = workshop.stop(stop, mark)
         output = workshop.log.read_text(errors="replace")
-        # What was done ends with 0.
-        expected = {None, 0}
-        if stop.number == signal.SIGKILL:
-            expected.add(-signal.SIGKILL)
-        else:
-            # A flow and a session end with 130, as a shell counts it: Python ends itself by SIGINT where the
-            # stop came while it ran a text, as the making of a dataclass does.
-            expected |= {130, -signal.SIGINT}
-        # Python gives signals back to the system before a process ends, when all has been done and said.
-        if SAYS_ITS_END.search(output):
-            expected.add(-stop.number)
-        assert status in expected, f"{stop}: {status}\n{output[-2000:]}"
-        end = time.monotonic() + LONG
-        while (left := workshop.processes(mark)) and time.monotonic() < end:
-            time.sleep(0.1)
-        assert not left, f"{stop}: {left}"
+        assert status in possible_statuses(stop, output), f"{stop}: {status}\n{output[-2000:]}"
+        processes = workshop.wait_for_processes(mark)
+        assert not processes, f"{stop}: {processes}"
 
     completing = process.capture(
         [sys.executable, "-m", *PIPELINE],
@@ -204,7 +228,7 @@ def hold_stops(workshop: Workshop, stops: Sequence[Stop]) -> None:
         env=workshop.variables("completing"),
         check=False,
     )
-    assert completing.returncode == 0, (completing.stdout + completing.stderr)[-4000:]
+    assert completing.returncode == 0, printed_by(completing)[-4000:]
     assert workshop.wheels() == undisturbed_wheels
     assert workshop.leftovers() == []
 
@@ -217,10 +241,12 @@ def hold_stops(workshop: Workshop, stops: Sequence[Stop]) -> None:
     ],
 )
 def test_stops_that_once_went_wrong_leave_nothing(workshop: Workshop, stops: Sequence[Stop]) -> None:
-    hold_stops(workshop, stops)
+    check_stops(workshop, stops)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("start", range(0, DRAWN_STOPS, STOPS_OF_A_TEST))
-def test_drawn_stops_leave_nothing(workshop: Workshop, start: int) -> None:
-    hold_stops(workshop, draw_batch(start))
+@pytest.mark.parametrize("first_seed", range(0, DRAWN_STOPS, STOPS_OF_A_TEST))
+def test_drawn_stops_leave_nothing(workshop: Workshop, first_seed: int) -> None:
+    stops = [draw_stop(seed) for seed in range(first_seed, first_seed + STOPS_OF_A_TEST)]
+
+    check_stops(workshop, stops)

@@ -1,4 +1,4 @@
-"""The tool under a Windows Python, which Wine runs: environments of sessions, pipes, flows, unit tests."""
+"""The tool under a Windows Python, which Wine runs: a session's environment, its output, unit tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["windows_python"]
 
 pytestmark = [pytest.mark.processes, pytest.mark.nightly]
 
-# Those of code that is Windows' own, or meets its files, its streams and its processes most.
+# The tests of code that is for Windows alone, or that meets its files, its streams and its processes most.
 UNIT_TESTS = (
     "tests/unit/core/process",
     "tests/unit/core/cli/test_sessions.py",
@@ -39,10 +39,11 @@ class WindowsClone:
     windows: WindowsPython
     path: Path
 
-    def run(self, *words: str) -> Completed:
-        """Run a module of Windows' Python in the clone."""
+    def nox(self, session: str, *arguments: str) -> Completed:
+        """Run a session of nox with Windows' Python in the clone."""
         python = self.windows.drive / "py" / "python.exe"
-        return self.windows.run(python, "-m", *words, cwd=self.path, check=False)
+        nox = ("-m", "nox", "-s", session, "--", *arguments)
+        return self.windows.run(python, *nox, cwd=self.path, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -56,20 +57,21 @@ def clone(windows_python: WindowsPython, tmp_path_factory: pytest.TempPathFactor
 def test_a_session_finds_the_interpreter_of_its_environment(clone: WindowsClone) -> None:
     (clone.path / "empty").mkdir()
 
-    completed = clone.run("nox", "-s", "install_rocm", "--", "--rocm-find-links", "empty")
+    completed = clone.nox("install_rocm", "--rocm-find-links", "empty")
 
-    # There are no packages of ROCm, which are looked for with the environment's Python.
+    # The session fails, as the folder has no packages of ROCm; the environment's Python has looked for them.
     assert (clone.path / ".nox" / "install_rocm" / "Scripts" / "python.exe").is_file()
     assert "No virtual environment" not in printed_by(completed)
     assert "rocm" in completed.stderr
-    # In the letters of a pipe and the quotes of cmd.exe.
+    # All that was printed is in the pipe's encoding: no character was replaced or escaped.
     assert "\N{REPLACEMENT CHARACTER}" not in printed_by(completed)
     assert "\\u2" not in printed_by(completed)
 
 
-def test_passes_the_unit_tests_of_what_is_windows_own(clone: WindowsClone) -> None:
-    options = ["-m", "processes or not processes", "--numprocesses=0", "--timeout=300"]
+def test_unit_tests_pass_on_windows(clone: WindowsClone) -> None:
+    # With processes and without, unlike by default.
+    options = ("-m", "processes or not processes", "--numprocesses=0", "--timeout=300")
 
-    completed = clone.run("nox", "-s", "tests", "--", *options, *UNIT_TESTS)
+    completed = clone.nox("tests", *options, *UNIT_TESTS)
 
     assert completed.returncode == 0, printed_by(completed)[-6000:]
