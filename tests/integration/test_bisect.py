@@ -257,16 +257,17 @@ def test_finds_a_planted_commit_in_a_bucket(
     assert set(result["skipped"]) == {run_name(9), run_name(10)}
     assert f"{run_name(9)} or {run_name(10)}" in completed.stderr
     # A search tests both ends, and then halves what is left.
-    assert len(run_names(tested)) <= 2 + 4
-    assert read_first_change(result) == "break it"
+    tested_runs = run_names(tested)
+    assert len(tested_runs) <= 2 + 4
+    assert read_newest_change(result) == "break it"
 
     # A search that has ended tells its result again, and tests nothing.
-    tested_runs = run_names(tested)
-    assert search.run(command=[*COMMAND, str(tested)]).stdout == completed.stdout
+    repeated = search.run(command=[*COMMAND, str(tested)])
+    assert repeated.stdout == completed.stdout
     assert run_names(tested) == tested_runs
 
 
-def read_first_change(result: dict[str, Any]) -> str:
+def read_newest_change(result: dict[str, Any]) -> str:
     """Return the newest change of torch that git lists by the command that a result has."""
     (torch,) = [change for change in result["changes"] if change["what"] == "torch"]
     log_command = torch["more"][0].replace("--oneline", "--format=%s")
