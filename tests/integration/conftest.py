@@ -24,6 +24,7 @@ LONGEST_FILES = (
     "test_real_workflows",
     "test_release_refs",
     "test_rehearsal",
+    "test_interrupted_pipeline",
     "test_checkout",
     "test_wheel_test_plugin",
     "test_misbehaving_files",
@@ -54,19 +55,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _ports_are_used_again() -> None:
+def _forget_which_addresses_answered() -> None:
+    # A server of another test may have had the same port.
     overlay.is_reachable.cache_clear()
 
 
 @pytest.fixture(scope="session")
 def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the artifacts of the sample, as no test changes them."""
+    """Return the sample's artifacts; no test changes them."""
     return ensure_artifacts(tmp_path_factory.mktemp("sample") / "artifacts")
 
 
 @pytest.fixture(scope="session")
 def split_artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return those whose device code lies apart."""
+    """Return the sample's artifacts with device code in artifacts of its own; no test changes them."""
     return ensure_artifacts(tmp_path_factory.mktemp("split") / "artifacts", split=True)
 
 
@@ -78,7 +80,7 @@ def sample_run() -> SampleRun:
 
 @pytest.fixture
 def sample_clone(sample_run: SampleRun, tmp_path: Path) -> Clone:
-    """Return a clone of one's own with the outputs of the sample's pipeline."""
+    """Return a clone with the outputs of the sample's pipeline, which the test may change."""
     return Clone(path=sample.copy_run(sample_run, tmp_path / "checkout"))
 
 

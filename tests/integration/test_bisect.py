@@ -33,7 +33,7 @@ pytestmark = pytest.mark.nightly
 
 TORCH_REF = "mine"
 PYTHON = f"cp3{sys.version_info.minor}"
-STEP = f"build_torch-{TORCH_REF}-{PYTHON}"
+BUILD = f"build_torch-{TORCH_REF}-{PYTHON}"
 # The first of the runs, which follow one another day by day.
 BEGINNING = datetime(2025, 11, 1, 3, tzinfo=UTC)
 
@@ -45,8 +45,9 @@ WITHOUT_WHEEL = {10, 14}
 NOT_BEGUN = {5}
 LAST_GOOD = 8
 
-# $0 is a file that lists the runs that were tested.
-COMMAND = ("sh", "-c", 'echo $BISECT_RUN >> "$0"; python -c "import torch; raise SystemExit(torch.broken)"')
+# What searches run: it appends the run to the file $0, and fails where torch is broken.
+TEST_TORCH = 'echo $BISECT_RUN >> "$0"; python -c "import torch; raise SystemExit(torch.broken)"'
+COMMAND = ("sh", "-c", TEST_TORCH)
 
 
 def run_name(number: int) -> str:
@@ -65,7 +66,7 @@ def publish_build(
     *,
     run_id: str,
     started: str,
-    step: str = STEP,
+    step: str = "build_torch",
     family: str = "cpu",
     torch_ref: str = TORCH_REF,
     python: str = PYTHON,
@@ -76,7 +77,7 @@ def publish_build(
     runs.write_record(
         store,
         run,
-        step=step.partition("-")[0],
+        step=step,
         family=family,
         torch_ref=torch_ref,
         python=python,
@@ -86,7 +87,7 @@ def publish_build(
     return file.key
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Build:
     """What one commit gives: a wheel, and the lock that names it."""
 
@@ -98,53 +99,91 @@ class Build:
 def history(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Build]:
     """Return the builds of a repository's commits, from the oldest on."""
     folder = tmp_path_factory.mktemp("history")
-    numbers = range(RUN_COUNT)
-    texts = [f"broken = {int(number >= BROKEN)}\nnumber = {number}\n" for number in numbers]
-    messages = ["break it" if number == BROKEN else f"change {number}" for number in numbers]
-    commits = repos.import_history(folder / "torch", path="torch.py", texts=texts, messages=messages)
+    repository = folder / "torch"
+    modules = [torch_module(number) for number in range(RUN_COUNT)]
+    messages = [commit_message(number) for number in range(RUN_COUNT)]
+    commits = repos.import_history(repository, path="torch.py", texts=modules, messages=messages)
 
     builds = []
     for number, commit in enumerate(commits):
         version = f"2.10.0a0+cpu.git{commit[:8]}"
-        torch = LockedProject(
-            project="torch",
-            origin=str(folder / "torch"),
-            commit=commit,
-            base_version="2.10.0a0",
-            versions={"cpu": version},
+        wheel = write_wheel(
+            folder / "dist",
+            version=version,
+            tag=f"{PYTHON}-{PYTHON}-linux_x86_64",
+            files={"torch.py": modules[number]},
         )
-        lock = SourceLock(
-            resolved=time_of(number), torch_ref=TORCH_REF, release_type="dev", projects={"torch": torch}
-        )
-        tag = f"{PYTHON}-{PYTHON}-linux_x86_64"
-        wheel = write_wheel(folder / "dist", version=version, tag=tag, files={"torch.py": texts[number]})
+        lock = source_lock(number, repository, commit=commit, version=version)
         builds.append(Build(lock=lock, wheel=wheel))
     return builds
+
+
+def torch_module(number: int) -> str:
+    """Return torch as a commit has it: broken or not."""
+    is_broken = number >= BROKEN
+    return f"broken = {int(is_broken)}\nnumber = {number}\n"
+
+
+def commit_message(number: int) -> str:
+    """Return what a commit says of itself."""
+    return "break it" if number == BROKEN else f"change {number}"
+
+
+def source_lock(number: int, repository: Path, *, commit: str, version: str) -> SourceLock:
+    """Return the lock of a run that builds a commit of torch."""
+    torch = LockedProject(
+        project="torch",
+        origin=str(repository),
+        commit=commit,
+        base_version="2.10.0a0",
+        versions={"cpu": version},
+    )
+    return SourceLock(
+        resolved=time_of(number),
+        torch_ref=TORCH_REF,
+        release_type="dev",
+        projects={"torch": torch},
+    )
 
 
 def publish_history(store: Store, history: Sequence[Build], *, first: int = 0) -> None:
     """Leave each build as a run, or those from the number `first` on."""
     for number in range(first, RUN_COUNT):
         build = history[number]
-        run = runs.run_outputs(run_name(number))
-        store.put_bytes(run.source_lock_key(TORCH_REF), build.lock.model_dump_json().encode())
+        run_id = run_name(number)
+        publish_lock(store, run_id, build.lock.model_dump_json().encode())
         if number in NOT_BEGUN:
             continue
         if number in NOT_BUILT:
-            runs.write_record(
-                store,
-                run,
-                step="build_torch",
-                family="cpu",
-                torch_ref=TORCH_REF,
-                python=PYTHON,
-                started=time_of(number),
-                error="failed",
-            )
+            record_failed_build(store, run_id, started=time_of(number))
             continue
-        key = publish_build(store, build.wheel, run_id=run_name(number), started=time_of(number))
+        key = publish_build(store, build.wheel, run_id=run_id, started=time_of(number))
         if number in WITHOUT_WHEEL:
             store.delete(key)
+
+
+def publish_lock(store: Store, run_id: str, lock: bytes) -> None:
+    """Leave a source lock in a run."""
+    store.put_bytes(lock_key(run_id), lock)
+
+
+def lock_key(run_id: str) -> str:
+    """Return where a run has its source lock."""
+    return runs.run_outputs(run_id).source_lock_key(TORCH_REF)
+
+
+def record_failed_build(store: Store, run_id: str, *, started: str) -> None:
+    """Leave the record of a build of torch that failed."""
+    runs.write_record(
+        store,
+        runs.run_outputs(run_id),
+        step="build_torch",
+        family="cpu",
+        torch_ref=TORCH_REF,
+        python=PYTHON,
+        started=started,
+        error="failed",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,24 +193,51 @@ class Search:
     state: Path
     good: str
     bad: str
-    options: Sequence[str | Path]
+    options: Sequence[str]
 
     def command_line(self, *more_options: str, command: Sequence[str]) -> list[str]:
         """Return the command line that begins or continues the search."""
-        front_door = [sys.executable, "-m", "ci", "bisect", "--json", "--state", str(self.state)]
-        ends = ["--good", self.good, "--bad", self.bad]
-        return [*front_door, *ends, *map(str, self.options), *more_options, "--", *command]
+        return [
+            sys.executable,
+            "-m",
+            "ci",
+            "bisect",
+            "--json",
+            f"--state={self.state}",
+            f"--good={self.good}",
+            f"--bad={self.bad}",
+            *self.options,
+            *more_options,
+            "--",
+            *command,
+        ]
 
     def run(self, *more_options: str, command: Sequence[str]) -> process.Completed:
         """Begin or continue the search."""
         command_line = self.command_line(*more_options, command=command)
         return process.capture(command_line, cwd=ROOT, env=process.inherited(), check=False)
 
+    def find(self, command: Sequence[str]) -> dict[str, Any]:
+        """Run the search, which has to succeed; return its result."""
+        completed = self.run(command=command)
+        assert completed.returncode == 0, completed.stderr
+        result: dict[str, Any] = json.loads(completed.stdout)
+        return result
 
-def search_runs(tmp_path: Path, store: str | Path, good: int, bad: int) -> Search:
+
+def search_runs(tmp_path: Path, store: str, good: int, bad: int) -> Search:
     """Return a search between two runs of a store."""
-    state = tmp_path / "state"
-    return Search(state=state, good=run_name(good), bad=run_name(bad), options=("--store", store))
+    return Search(
+        state=tmp_path / "state",
+        good=run_name(good),
+        bad=run_name(bad),
+        options=(f"--store={store}",),
+    )
+
+
+def run_names(tested: Path) -> list[str]:
+    """Return the runs that a search has tested, as its command lists them in a file."""
+    return tested.read_text().split()
 
 
 def test_finds_a_planted_commit_in_a_bucket(
@@ -190,16 +256,23 @@ def test_finds_a_planted_commit_in_a_bucket(
     assert result["last_good"] == run_name(LAST_GOOD)
     assert set(result["skipped"]) == {run_name(9), run_name(10)}
     assert f"{run_name(9)} or {run_name(10)}" in completed.stderr
-    # Both ends, and half of what is left each time.
-    assert len(tested.read_text().split()) <= 2 + 4
-    (torch,) = (change for change in result["changes"] if change["what"] == "torch")
-    log_command = torch["more"][0].replace("--oneline", "--format=%s").split()
-    assert process.capture(log_command).stdout.split("\n")[0] == "break it"
+    # A search tests both ends, and then halves what is left.
+    tested_runs = run_names(tested)
+    assert len(tested_runs) <= 2 + 4
+    assert read_newest_change(result) == "break it"
 
-    # What is known is told again, and nothing is tested.
-    number_tested = len(tested.read_text().split())
-    assert search.run(command=[*COMMAND, str(tested)]).stdout == completed.stdout
-    assert len(tested.read_text().split()) == number_tested
+    # A search that has ended tells its result again, and tests nothing.
+    repeated = search.run(command=[*COMMAND, str(tested)])
+    assert repeated.stdout == completed.stdout
+    assert run_names(tested) == tested_runs
+
+
+def read_newest_change(result: dict[str, Any]) -> str:
+    """Return the newest change of torch that git lists by the command that a result has."""
+    (torch,) = [change for change in result["changes"] if change["what"] == "torch"]
+    log_command = torch["more"][0].replace("--oneline", "--format=%s")
+    log = process.capture(log_command.split()).stdout
+    return log.splitlines()[0]
 
 
 def test_every_command_of_the_page_for_the_sample_runs_as_it_stands(sample_run: SampleRun) -> None:
@@ -214,15 +287,19 @@ def test_every_command_of_the_page_for_the_sample_runs_as_it_stands(sample_run: 
 
 def test_names_two_runs_that_have_nothing_in_common(history: Sequence[Build], tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "store")
-    for number, torch_ref in enumerate((TORCH_REF, "other")):
-        publish_build(
-            store,
-            history[number].wheel,
-            run_id=run_name(number),
-            started=time_of(number),
-            step=f"build_torch-{torch_ref}-{PYTHON}",
-            torch_ref=torch_ref,
-        )
+    publish_build(
+        store,
+        history[0].wheel,
+        run_id=run_name(0),
+        started=time_of(0),
+    )
+    publish_build(
+        store,
+        history[1].wheel,
+        run_id=run_name(1),
+        started=time_of(1),
+        torch_ref="other",
+    )
 
     refused = search_runs(tmp_path, store.url, 0, 1).run(command=["true"])
 
@@ -234,20 +311,24 @@ def test_names_two_runs_that_have_nothing_in_common(history: Sequence[Build], tm
 def test_lists_a_run_without_a_record_by_the_time_of_its_lock(
     history: Sequence[Build], tmp_path: Path
 ) -> None:
-    publish_history(DirectoryStore(tmp_path / "runs"), history, first=4)
+    store = DirectoryStore(tmp_path / "runs")
+    publish_history(store, history, first=4)
+    search = search_runs(tmp_path, store.url, 4, 7)
 
-    dry_run = search_runs(tmp_path, tmp_path / "runs", 4, 7).run("--dry-run", command=["true"])
+    dry_run = search.run("--dry-run", command=["true"])
 
     assert dry_run.returncode == 0, dry_run.stderr
     assert f"{run_name(5)}  2025-11-06T03:00  " in dry_run.stderr
 
 
 def test_plans_how_many_tests_a_search_takes(history: Sequence[Build], tmp_path: Path) -> None:
-    publish_history(DirectoryStore(tmp_path / "runs"), history, first=8)
+    store = DirectoryStore(tmp_path / "runs")
+    publish_history(store, history, first=8)
+    search = search_runs(tmp_path, store.url, 8, 13)
 
-    dry_run = search_runs(tmp_path, tmp_path / "runs", 8, 13).run("--dry-run", command=["true"])
+    dry_run = search.run("--dry-run", command=["true"])
 
-    assert f"{run_name(9)}  2025-11-10T03:00  {STEP}: " in dry_run.stderr
+    assert f"{run_name(9)}  2025-11-10T03:00  {BUILD}: " in dry_run.stderr
     assert "6 in all, 1 without wheels" in dry_run.stderr
     assert f"4 tests at most, the next at {run_name(8)}" in dry_run.stderr
 
@@ -255,32 +336,40 @@ def test_plans_how_many_tests_a_search_takes(history: Sequence[Build], tmp_path:
 def test_continues_an_interrupted_search_and_refuses_another(
     history: Sequence[Build], tmp_path: Path
 ) -> None:
-    publish_history(DirectoryStore(tmp_path / "runs"), history, first=8)
-    search = search_runs(tmp_path, tmp_path / "runs", 8, 13)
+    store = DirectoryStore(tmp_path / "runs")
+    publish_history(store, history, first=8)
+    search = search_runs(tmp_path, store.url, 8, 13)
     tested = tmp_path / "tested"
-    # Between the ends it waits until the file tested.go is there, so that it can be interrupted.
-    wait = '[ -e "$0.go" ] || { touch "$0.at"; sleep 60; }'
-    wait_between = f"case $BISECT_RUN in {run_name(8)}|{run_name(13)}) ;; *) {wait};; esac"
-    command = ["sh", "-c", f"{wait_between}; {COMMAND[2]}", str(tested)]
+    command = waiting_command(tested, ends=f"{run_name(8)}|{run_name(13)}")
 
     interrupt_when(search.command_line(command=command), tmp_path / "tested.at")
-    assert len(tested.read_text().split()) == 2
+    assert len(run_names(tested)) == 2
 
     refused = search.run(command=["true"])
     assert refused.returncode == UsageError.exit_code
-    continuing = shlex.join(search.command_line(command=command)[4:])
-    assert f"\npython -m ci bisect {continuing}\n" in refused.stderr
+    options = search.command_line(command=command)[4:]
+    assert f"\npython -m ci bisect {shlex.join(options)}\n" in refused.stderr
 
     (tmp_path / "tested.go").touch()
-    completed = search.run(command=command)
-    assert json.loads(completed.stdout)["first_bad"] == run_name(BROKEN)
-    # Each was tested once.
-    assert tested.read_text().split() == [run_name(8), run_name(13), run_name(BROKEN)]
+    result = search.find(command)
+    assert result["first_bad"] == run_name(BROKEN)
+    # Each run was tested once.
+    assert run_names(tested) == [run_name(8), run_name(13), run_name(BROKEN)]
 
-    # At its end it is no longer in the way of another one.
+    # At its end a search is no longer in the way of another one.
     completed = search.run(command=["sh", "-c", "exit 3"])
     assert completed.returncode == CheckError.exit_code
     assert f"{run_name(8)} should be good" in completed.stderr
+
+
+def waiting_command(tested: Path, *, ends: str) -> list[str]:
+    """Return the usual command, which waits between the ends of a search until `tested`.go is there.
+
+    Meanwhile `tested`.at is there, so that the search can be interrupted.
+    """
+    wait = '[ -e "$0.go" ] || { touch "$0.at"; sleep 60; }'
+    wait_between = f"case $BISECT_RUN in {ends}) ;; *) {wait};; esac"
+    return ["sh", "-c", f"{wait_between}; {TEST_TORCH}", str(tested)]
 
 
 def interrupt_when(command: Sequence[str], file: Path) -> None:
@@ -295,8 +384,9 @@ def interrupt_when(command: Sequence[str], file: Path) -> None:
 
 
 def test_stops_at_a_command_that_a_signal_ends(history: Sequence[Build], tmp_path: Path) -> None:
-    publish_history(DirectoryStore(tmp_path / "runs"), history, first=8)
-    search = search_runs(tmp_path, tmp_path / "runs", 8, 13)
+    store = DirectoryStore(tmp_path / "runs")
+    publish_history(store, history, first=8)
+    search = search_runs(tmp_path, store.url, 8, 13)
 
     completed = search.run("--no-verify", command=["sh", "-c", "kill -SEGV $$"])
 
@@ -304,31 +394,53 @@ def test_stops_at_a_command_that_a_signal_ends(history: Sequence[Build], tmp_pat
     assert "SIGSEGV" in completed.stderr
 
 
-def write_refs(path: Path, torch: str) -> None:
+def write_refs(path: Path, torch_fields: str) -> None:
     """Write data with a ref of torch alone, whose source is that of the sample but for some fields."""
-    path.write_text(
-        f'[refs.{TORCH_REF}]\nextends = "sample"\ncomponents = ["torch"]\ntorch = {{ {torch} }}\n'
-    )
+    path.write_text(f"""\
+        [refs.{TORCH_REF}]
+        extends = "sample"
+        components = ["torch"]
+        torch = {{ {torch_fields} }}
+        """)
+
+
+def publish_small_torch(store: Store, folder: Path, number: int) -> str:
+    """Leave a torch without content in the run of a number; return the wheel's key."""
+    wheel = write_wheel(folder, version=f"2.9.{number}", files={"torch.py": ""})
+    return publish_build(store, wheel, run_id=f"{number}", started=time_of(number))
 
 
 def test_builds_what_a_run_lacks_at_the_commits_of_its_lock(tmp_path: Path) -> None:
     clone = Clone.create(tmp_path / "checkout")
     store = DirectoryStore(tmp_path / "runs")
     refs = tmp_path / "mine.toml"
-    options = ("--store", store.url, "--config-file", refs)
+    options = (f"--store={store.url}", f"--config-file={refs}")
     write_refs(refs, 'ref = "nightly"')
-    target = ("--torch-ref", TORCH_REF, "--gpu-family", "cpu", "--run-id", "1")
+    target = (f"--torch-ref={TORCH_REF}", "--gpu-family=cpu", "--run-id=1")
     clone.run_checked("pytorch_build", "resolve", *options, *target)
-    lock_key = runs.run_outputs("1").source_lock_key(TORCH_REF)
-    # Runs on both sides of it have wheels, and were resolved alike.
-    for number in (0, 2):
-        store.put_bytes(runs.run_outputs(f"{number}").source_lock_key(TORCH_REF), store.read(lock_key))
-        wheel = write_wheel(tmp_path / "dist", version=f"2.9.{number}", files={"torch.py": ""})
-        publish_build(store, wheel, run_id=f"{number}", started=time_of(number))
-    wheel = write_wheel(tmp_path / "dist", version="2.9.1", files={"torch.py": ""})
-    store.delete(publish_build(store, wheel, run_id="1", started=time_of(1)))
-    ends = ("--good", "0", "--bad", "2", "--reset", "--build")
-    search = ("ci", "bisect", *options, *ends, "--", "sh", "-c", "[ $BISECT_RUN != 2 ]")
+    lock = store.read(lock_key("1"))
+
+    # Run 1 has lost its wheel. Runs on both sides of it have wheels, and were resolved alike.
+    dist = tmp_path / "dist"
+    store.delete(publish_small_torch(store, dist, 1))
+    publish_lock(store, "0", lock)
+    publish_small_torch(store, dist, 0)
+    publish_lock(store, "2", lock)
+    publish_small_torch(store, dist, 2)
+
+    search = (
+        "ci",
+        "bisect",
+        *options,
+        "--good=0",
+        "--bad=2",
+        "--reset",
+        "--build",
+        "--",
+        "sh",
+        "-c",
+        "[ $BISECT_RUN != 2 ]",
+    )
 
     # The refs data has another repository by now, and then another branch of the same one.
     write_refs(refs, 'origin = "/elsewhere", ref = "nightly"')
@@ -338,81 +450,105 @@ def test_builds_what_a_run_lacks_at_the_commits_of_its_lock(tmp_path: Path) -> N
 
     assert "another origin of torch" in printed_by(refused)
     assert "The first bad one is 2, of 2025-11-03 03:00; the last good one is 1." in printed
-    built_lock = clone.path / "out/local-bisect-1-linux/manifests" / f"source-lock-{TORCH_REF}.json"
-    assert torch_commit(built_lock.read_text()) == torch_commit(store.read(lock_key).decode())
+    manifests = clone.outputs_of("local-bisect-1") / "manifests"
+    built_lock = manifests / f"source-lock-{TORCH_REF}.json"
+    assert torch_commit(built_lock.read_bytes()) == torch_commit(lock)
 
 
-def torch_commit(lock: str) -> str:
+def torch_commit(lock: bytes) -> str:
     """Return the commit of torch that a source lock has."""
     commit: str = json.loads(lock)["projects"]["torch"]["commit"]
     return commit
 
 
+def write_torch_wheels_of_a_day(folder: Path, day: int) -> None:
+    """Write the wheels that an index got on a day of November: of the main branch, and of a release."""
+    is_broken = day >= 17
+    commit = f"{day * 10**38:040}"
+    rocm_version = f"7.{day // 20}.0a202511{day}"
+    files = {
+        "torch/__init__.py": "",
+        "torch/version.py": f"git_version = '{commit}'\nbroken = {int(is_broken)}\n",
+    }
+    write_wheel(folder, version=f"2.11.0a0+rocm{rocm_version}", files=files)
+    write_wheel(folder, version=f"2.9.1+rocm{rocm_version}", files=files)
+
+
 def test_searches_the_versions_of_an_index_by_their_days(tmp_path: Path) -> None:
+    dist = tmp_path / "dist"
     for day in range(13, 21):
-        commit = f"{day * 10**38:040}"
-        files = {
-            "torch/__init__.py": "",
-            "torch/version.py": f"git_version = '{commit}'\nbroken = {int(day >= 17)}\n",
-        }
-        for base_version in ("2.11.0a0", "2.9.1"):
-            version = f"{base_version}+rocm7.{day // 20}.0a202511{day}"
-            write_wheel(tmp_path / "dist", version=version, files=files)
-    options = ("--find-links", tmp_path / "dist", "--gpu-family", "gfx942", "--repeat", "2")
-    search = Search(state=tmp_path / "state", good="2025-11-14", bad="2025-11-19", options=options)
+        write_torch_wheels_of_a_day(dist, day)
+    search = Search(
+        state=tmp_path / "state",
+        good="2025-11-14",
+        bad="2025-11-19",
+        options=(f"--find-links={dist}", "--gpu-family=gfx942", "--repeat=2"),
+    )
 
     completed = search.run(
         command=["python", "-c", "from torch.version import broken; raise SystemExit(broken)"]
     )
 
     assert completed.returncode == 0, completed.stderr
-    result = json.loads(completed.stdout)
     assert "Searched is 2.11.0a0;" in completed.stderr
+    result = json.loads(completed.stdout)
     assert result["last_good"] == "2.11.0a0+rocm7.0.0a20251116"
     assert result["first_bad"] == "2.11.0a0+rocm7.0.0a20251117"
-    assert result["changes"][0]["more"][0] == "git log --oneline 160000000000..170000000000"
-    assert result["changes"][1]["what"] == "installed torch"
+    commits = result["changes"][0]
+    wheels = result["changes"][1]
+    assert commits["more"][0] == "git log --oneline 160000000000..170000000000"
+    assert wheels["what"] == "installed torch"
 
 
-def publish_rocm_builds(store: Store, folder: Path, repository: str, *, count: int) -> None:
-    """Leave runs of ROCm, day by day, with a new commit of a submodule every second day."""
-    for number in range(count):
-        submodule: dict[str, Any] = {
-            "submodule_name": "libraries",
-            "submodule_url": f"{repository}.git",
-            "pin_sha": f"{number // 2}" * 40,
-        }
-        manifest = json.dumps({"the_rock_commit": "c" * 40, "submodules": [submodule]})
-        files = {
-            "_rocm_sdk_core/share/therock/therock_manifest.json": manifest,
+LIBRARIES_REPOSITORY = "https://github.com/ROCm/rocm-libraries"
+
+
+def publish_rocm_build(store: Store, folder: Path, number: int) -> None:
+    """Leave a run of ROCm; every second one has a new commit of a submodule."""
+    submodule = {
+        "submodule_name": "libraries",
+        "submodule_url": f"{LIBRARIES_REPOSITORY}.git",
+        "pin_sha": f"{number // 2}" * 40,
+    }
+    manifest = {"the_rock_commit": "c" * 40, "submodules": [submodule]}
+    wheel = write_wheel(
+        folder,
+        name="rocm-sdk-core",
+        version=f"7.10.0a2025110{number + 1}",
+        files={
+            "_rocm_sdk_core/share/therock/therock_manifest.json": json.dumps(manifest),
             "number.py": f"number = {number}",
-        }
-        version = f"7.10.0a2025110{number + 1}"
-        wheel = write_wheel(folder, name="rocm-sdk-core", version=version, files=files)
-        publish_build(
-            store,
-            wheel,
-            run_id=f"{100 + number}",
-            started=time_of(number),
-            step="build_rocm",
-            family="gfx942",
-            torch_ref="",
-            python="",
-        )
+        },
+    )
+    publish_build(
+        store,
+        wheel,
+        run_id=f"{100 + number}",
+        started=time_of(number),
+        step="build_rocm",
+        family="gfx942",
+        torch_ref="",
+        python="",
+    )
 
 
 def test_searches_rocm_alone_by_the_commits_of_its_build(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "runs")
-    repository = "https://github.com/ROCm/rocm-libraries"
-    publish_rocm_builds(store, tmp_path / "dist", repository, count=6)
-    options = ("--rocm", "--packages", "rocm-sdk-core", "--store", tmp_path / "runs")
-    search = Search(state=tmp_path / "state", good="7.10.0a20251101", bad="2025-11-06", options=options)
+    for number in range(6):
+        publish_rocm_build(store, tmp_path / "dist", number)
+    search = Search(
+        state=tmp_path / "state",
+        good="7.10.0a20251101",
+        bad="2025-11-06",
+        options=("--rocm", "--packages=rocm-sdk-core", f"--store={store.url}"),
+    )
 
-    completed = search.run(command=["python", "-c", "import number; raise SystemExit(number.number > 3)"])
+    result = search.find(["python", "-c", "import number; raise SystemExit(number.number > 3)"])
 
-    assert completed.returncode == 0, completed.stderr
-    result = json.loads(completed.stdout)
     assert result["last_good"] == "103"
     assert result["first_bad"] == "104"
-    comparison = f"{repository}/compare/111111111111...222222222222"
-    assert result["changes"][0]["more"] == ["git log --oneline 111111111111..222222222222", comparison]
+    libraries = result["changes"][0]
+    assert libraries["more"] == [
+        "git log --oneline 111111111111..222222222222",
+        f"{LIBRARIES_REPOSITORY}/compare/111111111111...222222222222",
+    ]

@@ -16,7 +16,10 @@ from tests.kit import page_runs as samples
 from tests.kit.front_doors import run_ci
 from tests.kit.s3_servers import S3Server
 
-WIDTHS = (390, 768, 1440)
+# Widths of screens.
+PHONE = 390
+TABLET = 768
+DESK = 1440
 
 
 def test_writes_a_page_of_the_last_runs_into_their_bucket(
@@ -30,28 +33,31 @@ def test_writes_a_page_of_the_last_runs_into_their_bucket(
 
     assert run_ci("report", "--history", "--store", bucket, "--runs", "2") == 0
 
-    page = Common(store=bucket).open_store().read("history/linux.html").decode()
+    store = Common(store=bucket).open_store()
+    page = store.read("history/linux.html").decode()
     assert page.index("run 99:") < page.index("run 100:")
-    assert "run 98" not in page + capsys.readouterr().err
+    assert "run 98" not in page
+    assert "run 98" not in capsys.readouterr().err
 
 
-def write_history(path: Path, *, runs: int) -> str:
-    """Write the page over some runs of three families; return its address."""
+def write_history(path: Path, *, run_count: int) -> str:
+    """Write the page over so many runs of three families; return its address."""
     page = make_page(samples.make_run(samples.FAMILIES[:3]))
     pages = []
-    for number in range(runs):
+    for number in range(run_count):
         run = HistoryRun(run_id=str(number), address="../", problems=("No JSON.",))
         pages.append((run, replace(page, run_id=run.run_id)))
-    path.write_text(render_history(make_history("linux", pages)), encoding="utf-8")
+    history = make_history("linux", pages)
+    path.write_text(render_history(history), encoding="utf-8")
     return path.as_uri()
 
 
 @pytest.mark.parametrize(
     ("width", "scheme"),
     [
-        (390, "light"),
-        pytest.param(768, "dark", marks=pytest.mark.nightly),
-        pytest.param(1440, "light", marks=pytest.mark.nightly),
+        pytest.param(PHONE, "light", id="phone, light"),
+        pytest.param(TABLET, "dark", id="tablet, dark", marks=pytest.mark.nightly),
+        pytest.param(DESK, "light", id="desk, light", marks=pytest.mark.nightly),
     ],
 )
 def test_the_page_is_accessible_on_every_screen(
@@ -60,17 +66,17 @@ def test_the_page_is_accessible_on_every_screen(
     from axe_playwright_python.sync_playwright import Axe
 
     # Every run adds the same kinds of elements, each of which is looked at.
-    address = write_history(tmp_path / "h.html", runs=3)
+    address = write_history(tmp_path / "history.html", run_count=3)
 
     with browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme) as tab:
         tab.goto(address)
         assert Axe().run(tab).response["violations"] == []
 
 
-def test_a_page_of_many_runs_fits_every_screen(browser: Browser, tmp_path: Path) -> None:
-    address = write_history(tmp_path / "h.html", runs=20)
+@pytest.mark.parametrize("width", [PHONE, TABLET, DESK], ids=["phone", "tablet", "desk"])
+def test_a_page_of_many_runs_fits_every_screen(browser: Browser, tmp_path: Path, width: int) -> None:
+    address = write_history(tmp_path / "history.html", run_count=20)
 
-    for width in WIDTHS:
-        with browser.new_page(viewport={"width": width, "height": 900}) as tab:
-            tab.goto(address)
-            assert tab.evaluate("document.documentElement.scrollWidth") == width
+    with browser.new_page(viewport={"width": width, "height": 900}) as tab:
+        tab.goto(address)
+        assert tab.evaluate("document.documentElement.scrollWidth") == width

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -29,7 +30,8 @@ TEXTS = Path(__file__).with_name("texts")
 # A name that cannot be a file's.
 REF = "mini/two"
 REF_IN_NAMES = "mini-two"
-LOCK = f"manifests/source-lock-{REF_IN_NAMES}.json"
+SMOKE_TEST = f"test_smoke-{REF_IN_NAMES}-{TAG}"
+ROCM_TEST = f"test_rocm-{TAG}"
 REFS = (TEXTS / "mini-refs.toml").read_text()
 # A downstream's own data: its bucket, its machines, its refs.
 DOWNSTREAM = (TEXTS / "downstream.toml").read_text()
@@ -43,7 +45,11 @@ FORK_INPUTS = {
     "pytorch_python_versions": SERIES,
     **TRITON,
 }
-TEST_INPUTS = {"amdgpu_family": FAMILY, "test_runs_on": "our-mi300", "python_version": SERIES}
+TEST_INPUTS = {
+    "amdgpu_family": FAMILY,
+    "test_runs_on": "our-mi300",
+    "python_version": SERIES,
+}
 KEEP_RESULTS = {"aws_role": "run-outputs"}
 
 
@@ -54,6 +60,11 @@ class Site:
     engine: Engine
     server: S3Server
     bucket: str
+
+    @property
+    def store(self) -> str:
+        """The bucket, as options name it."""
+        return f"s3://{self.bucket}"
 
     @property
     def folder(self) -> Path:
@@ -85,43 +96,55 @@ def site(rclone_server: S3Server, split_artifacts: Path, tmp_path_factory: pytes
         tmp_path_factory.mktemp("downstream"),
         repository="example/wheels",
         config=data + REFS + leave_out_other_families(),
-        variables={name: value for name, value in rclone_server.variables.items() if "KEY" not in name},
+        variables=variables_without_keys(rclone_server),
         # Only jobs that assume a role have any.
-        keys=f"[default]\naws_access_key_id={rclone_server.access_key}\n"
-        f"aws_secret_access_key={rclone_server.secret_key}\n",
+        keys=credentials_file(rclone_server),
         settings={"READ_ROLE": "reads"},
     )
     return Site(engine=engine, server=rclone_server, bucket=bucket)
 
 
+def variables_without_keys(server: S3Server) -> dict[str, str]:
+    """Return the variables that lead to a server, but for its keys."""
+    return {name: value for name, value in server.variables.items() if "KEY" not in name}
+
+
+def credentials_file(server: S3Server) -> str:
+    """Return the text of a credentials file with the keys of a server."""
+    return f"[default]\naws_access_key_id={server.access_key}\naws_secret_access_key={server.secret_key}\n"
+
+
 @pytest.fixture(scope="module")
 def build_run(site: Site) -> Run:
-    """A pull request that asks for PyTorch, on the artifacts of a run in a private bucket."""
+    """Run CI for a pull request that asks for PyTorch, on the artifacts of a run in a private bucket."""
     request = {
         "pytorch_git_refs": REF,
         "pytorch_components": "torch",
         "artifact_run_id": ARTIFACT_RUN,
-        "artifact_store": f"s3://{site.bucket}",
+        "artifact_store": site.store,
     }
     return site.pull_request(BUILT_RUN, "build:pytorch", request=request)
 
 
-def torch_version(run: Run) -> str:
-    """Return the version of a run's torch."""
-    (file, *_device_wheels) = run.record(f"build_torch-{REF_IN_NAMES}-{TAG}")["files"]
-    version: str = file["version"]
-    return version
+def read_lock(run: Run) -> SourceLock:
+    """Read a run's source lock."""
+    path = run.folder / "manifests" / f"source-lock-{REF_IN_NAMES}.json"
+    return SourceLock.model_validate_json(path.read_text(encoding="utf-8"))
 
 
-def compact_lock(run: Run) -> str:
-    """Return a run's source lock as it passes between jobs."""
-    return SourceLock.model_validate_json((run.folder / LOCK).read_text(encoding="utf-8")).compact()
+def component_wheel(run: Run, component: str) -> Mapping[str, Any]:
+    """Return what its record says of a component's own wheel; wheels of device code follow it there."""
+    record = run.record(f"build_{component}-{REF_IN_NAMES}-{TAG}")
+    assert record["status"] == "ok"
+    wheel: Mapping[str, Any] = record["files"][0]
+    return wheel
 
 
 def test_refuses_whoever_has_no_keys(site: Site, build_run: Run) -> None:
-    key = f"{build_run.run_id}-linux/python/{FAMILY}/index.html"
-    assert (site.folder / key).is_file()
+    index = build_run.folder / "python" / FAMILY / "index.html"
+    assert index.is_file()
 
+    key = index.relative_to(site.folder).as_posix()
     with pytest.raises(HTTPError):
         urlopen(f"{site.server.endpoint}/{site.bucket}/{key}")  # noqa: S310 - of the server above
 
@@ -133,60 +156,68 @@ def test_jobs_that_build_or_test_assume_no_role(build_run: Run) -> None:
 
 
 def test_builds_and_tests_rocm_from_the_artifacts_of_another_run(build_run: Run) -> None:
-    plan = (build_run.folder / "manifests" / "plan.json").read_text(encoding="utf-8")
+    plan = build_run.folder / "manifests" / "plan.json"
 
-    assert f'"run_id": "{ARTIFACT_RUN}"' in plan
+    assert f'"run_id": "{ARTIFACT_RUN}"' in plan.read_text(encoding="utf-8")
     assert build_run.record("build_rocm")["status"] == "ok"
-    assert build_run.record(f"test_rocm-{TAG}")["status"] == "ok"
+    assert build_run.record(ROCM_TEST)["status"] == "ok"
+
+
+@pytest.mark.parametrize("component", ["triton", "torch"])
+def test_builds_what_the_source_lock_says(build_run: Run, component: str) -> None:
+    version = read_lock(build_run).version(component, gpu=True)
+
+    assert component_wheel(build_run, component)["version"] == version
 
 
 def test_builds_and_tests_pytorch_on_that_rocm(build_run: Run) -> None:
-    lock = SourceLock.model_validate_json((build_run.folder / LOCK).read_text(encoding="utf-8"))
-
     assert {"amd_torch_device_gfx942", "torch", "triton"} < build_run.distributions()
-    for name in ("triton", "torch"):
-        record = build_run.record(f"build_{name}-{REF_IN_NAMES}-{TAG}")
-        assert record["status"] == "ok"
-        assert record["files"][0]["version"] == lock.version(name, gpu=True)
-    assert build_run.record(f"test_smoke-{REF_IN_NAMES}-{TAG}")["status"] == "ok"
-    # Every job takes its commits from the one lock.
+    assert build_run.record(SMOKE_TEST)["status"] == "ok"
+
+
+def test_every_job_takes_its_commits_from_the_one_lock(build_run: Run) -> None:
     assert build_run.log.count(f"source lock of {REF}: resolved") == 1
 
 
 def test_stores_pages_and_findings(build_run: Run) -> None:
-    assert {f"python/{FAMILY}/index.html", f"reports/{FAMILY}/findings.json"} <= build_run.files()
+    files = build_run.files()
+
+    assert f"python/{FAMILY}/index.html" in files
+    assert f"reports/{FAMILY}/findings.json" in files
 
 
 def test_no_log_and_no_file_of_a_run_has_the_keys(site: Site, build_run: Run) -> None:
-    assert site.server.secret_key not in build_run.log
+    secret_key = site.server.secret_key
+    assert secret_key not in build_run.log
 
-    text_suffixes = {".json", ".html", ".log", ".txt"}
     paths = [build_run.folder / name for name in build_run.files()]
-    contents = [path.read_bytes() for path in paths if path.suffix in text_suffixes]
-    assert contents
-    assert not [content for content in contents if site.server.secret_key.encode() in content]
+    text_files = [path for path in paths if path.suffix in {".json", ".html", ".log", ".txt"}]
+    assert text_files
+    for path in text_files:
+        assert secret_key.encode() not in path.read_bytes(), path
 
 
 # A dispatch that tests: PyTorch of a page, ROCm of an index, ROCm of a run.
 
 
 def test_wheels_of_a_page_are_tested_and_their_results_are_kept(site: Site, build_run: Run) -> None:
+    torch_wheel = component_wheel(build_run, "torch")
+
     with served(build_run.folder / "python" / FAMILY) as url:
         run = site.dispatch(
             "2101",
             "test_pytorch_wheels.yml",
             pytorch_git_ref=REF,
-            torch_version=torch_version(build_run),
-            source_lock=compact_lock(build_run),
-            store=f"s3://{site.bucket}",
+            torch_version=torch_wheel["version"],
+            source_lock=read_lock(build_run).compact(),
+            store=site.store,
             package_find_links_url=f"{url}/index.html",
             **TEST_INPUTS,
             **KEEP_RESULTS,
         )
 
     assert run.exit_code == 0, run.problems()
-    record = run.record(f"test_smoke-{REF_IN_NAMES}-{TAG}")
-    torch_wheel = build_run.record(f"build_torch-{REF_IN_NAMES}-{TAG}")["files"][0]
+    record = run.record(SMOKE_TEST)
     assert record["status"] == "ok"
     assert record["inputs"]["files"][torch_wheel["name"]] == torch_wheel["sha256"]
 
@@ -196,18 +227,23 @@ def test_rocm_of_an_index_is_tested(site: Site, build_run: Run) -> None:
         run = site.dispatch(
             "2201",
             "test_rocm_wheels.yml",
-            store=f"s3://{site.bucket}",
+            store=site.store,
             package_index_url=f"{url}/simple/",
             **TEST_INPUTS,
             **KEEP_RESULTS,
         )
 
     assert run.exit_code == 0, run.problems()
-    assert run.record(f"test_rocm-{TAG}")["status"] == "ok"
+    assert run.record(ROCM_TEST)["status"] == "ok"
 
 
 def test_a_run_of_another_day_is_tested_by_its_id_alone(site: Site, build_run: Run) -> None:
-    run = site.dispatch(build_run.run_id, "test_rocm_wheels.yml", store=f"s3://{site.bucket}", **TEST_INPUTS)
+    run = site.dispatch(
+        build_run.run_id,
+        "test_rocm_wheels.yml",
+        store=site.store,
+        **TEST_INPUTS,
+    )
 
     assert run.exit_code == 0, run.problems()
 
@@ -226,27 +262,35 @@ def variant(site: Site) -> Run:
     return run_variant(site)
 
 
+def read_variant(run: Run, group: str) -> str:
+    """Return the variant of ROCm that a group of a run was built as; "" for the usual one."""
+    path = run.folder / "manifests" / group / "build_rocm.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    variant: str = record["cell"].get("build_variant", "")
+    return variant
+
+
 def test_a_variant_is_built_and_stored_apart(variant: Run) -> None:
     groups = {name.split("/")[1] for name in variant.files() if name.startswith("python/")}
-    assert groups == {FAMILY, f"{FAMILY}-asan"}
 
-    variants = []
-    for group in sorted(groups):
-        record = json.loads((variant.folder / "manifests" / group / "build_rocm.json").read_text())
-        variants.append(record["cell"].get("build_variant", ""))
-    assert variants == ["", "asan"]
+    assert groups == {FAMILY, f"{FAMILY}-asan"}
+    assert read_variant(variant, FAMILY) == ""
+    assert read_variant(variant, f"{FAMILY}-asan") == "asan"
 
 
 def test_a_pull_request_without_the_label_builds_no_pytorch(variant: Run) -> None:
     assert "build_rocm" in variant.sessions()
     assert "build_torch" not in variant.sessions()
-    assert variant.record(f"test_rocm-{TAG}")["status"] == "ok"
+    assert variant.record(ROCM_TEST)["status"] == "ok"
 
 
 def packages_with_times(run: Run) -> dict[str, int]:
     """Return the wheels and sdists of a run, with when each was written."""
-    names = [name for name in run.files() if name.endswith((".whl", ".tar.gz"))]
-    return {name: (run.folder / name).stat().st_mtime_ns for name in names}
+    times = {}
+    for name in run.files():
+        if name.endswith((".whl", ".tar.gz")):
+            times[name] = (run.folder / name).stat().st_mtime_ns
+    return times
 
 
 def test_a_repeated_run_writes_no_package_again(site: Site, variant: Run) -> None:
@@ -260,28 +304,22 @@ def test_a_repeated_run_writes_no_package_again(site: Site, variant: Run) -> Non
 def test_maintenance_mirrors_what_wheels_require_and_lists_what_is_old(site: Site, build_run: Run) -> None:
     run = site.dispatch("2401", "maintenance.yml", delete="false", at_most="10")
 
+    mirror = site.folder / "python-deps" / "simple" / "index.html"
     assert run.exit_code == 0, run.problems()
     assert re.search(r"mirror_deps: \d+ files in s3://", run.log)
-    assert f"index: the pages of s3://{site.bucket} list what is there" in run.log
+    assert f"index: the pages of {site.store} list what is there" in run.log
     assert re.search(r"retention: .* (deletes nothing from|would be deleted from) s3:", run.log)
     assert build_run.folder.is_dir()
-    assert (site.folder / "python-deps" / "simple" / "index.html").is_file()
+    assert mirror.is_file()
 
 
 def test_a_fork_builds_on_the_index(build_run: Run, tmp_path_factory: pytest.TempPathFactory) -> None:
     fork = Engine.create(tmp_path_factory.mktemp("fork"), repository="somebody/TheRock", config="")
     fork.add_file("pytorch-build.toml", REFS)
-    indexes = "rocm_packaging/rocm_indexes.toml"
-    upstream_indexes = (fork.clone / indexes).read_text(encoding="utf-8")
+    payload = {"inputs": FORK_INPUTS, "ref": "refs/heads/main"}
 
     with served(build_run.folder / "python" / FAMILY) as url:
-        # In the place of the index of today, which is far away and changes.
-        local_indexes = upstream_indexes.replace(
-            "https://nightly.repo.amd.com/rocm/whl-next/", f"{url}/simple/"
-        )
-        assert local_indexes != upstream_indexes
-        fork.add_file(indexes, local_indexes)
-        payload = {"inputs": FORK_INPUTS, "ref": "refs/heads/main"}
+        use_index(fork, f"{url}/simple/")
         run = fork.run("workflow_dispatch", "2501", payload)
 
     assert run.exit_code == 0, run.problems()
@@ -289,3 +327,12 @@ def test_a_fork_builds_on_the_index(build_run: Run, tmp_path_factory: pytest.Tem
     assert "build_rocm" not in run.sessions()
     assert {"build_triton", "check_wheels"} <= run.sessions()
     assert not run.store.exists()
+
+
+def use_index(fork: Engine, url: str) -> None:
+    """Replace the nightly index, which is far away and changes."""
+    name = "rocm_packaging/rocm_indexes.toml"
+    indexes = (fork.clone / name).read_text(encoding="utf-8")
+    local_indexes = indexes.replace("https://nightly.repo.amd.com/rocm/whl-next/", url)
+    assert local_indexes != indexes
+    fork.add_file(name, local_indexes)

@@ -2,13 +2,13 @@
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from core import process
 from core.http_server import served_store
+from core.stores import Store
 from core.stores.location import open_store
 from tests.kit.clones import TAG, Clone, printed_by
 from tests.kit.documented_commands import run_page
@@ -18,9 +18,18 @@ pytestmark = pytest.mark.nightly
 
 SET_NAME = "torch-2.10.0a0+cpu.sample"
 VISION = "torchvision"
-VISION_VERSION = "0.25.0a0+cpu.sample"
+PINNED_VISION = "torchvision==0.25.0a0+cpu.sample"
 RUN = ("--run-id=local-rehearsal", "--gpu-family=cpu")
-PIP_OPTIONS = ("--isolated", "--force-reinstall", "--no-deps", "--no-index", "--no-cache-dir")
+PIP_INSTALL = (
+    "-m",
+    "pip",
+    "install",
+    "--isolated",
+    "--force-reinstall",
+    "--no-deps",
+    "--no-index",
+    "--no-cache-dir",
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,20 +42,21 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
 
 def test_every_documented_command_does_what_its_page_says(clone: Clone) -> None:
     release = clone.path / "out" / "rehearsal" / "v2" / "cpu"
+    index = release / "index.html"
 
     # A build for processors has no triton.
     names = {path.name.partition("-")[0] for path in release.glob("*.whl")}
     assert names == {"torch", "torchaudio", "torchvision", "apex"}
-    assert VISION in (release / "index.html").read_text(encoding="utf-8")
+    assert VISION in index.read_text(encoding="utf-8")
 
 
 def test_nox_passes_a_python_on_to_a_session_without_an_environment(clone: Clone) -> None:
-    options = ("--download=wheels", "--torch-ref=sample", "--dry-run", RUN[0])
+    options = ("--download=wheels", "--torch-ref=sample", "--dry-run", "--run-id=local-rehearsal")
 
-    completed = clone.nox("-s", "setup_venv", "-P", "2.7", "--", *options)
+    refused = clone.nox("-s", "setup_venv", "-P", "2.7", "--", *options)
 
-    assert completed.returncode != 0
-    assert "no Python 2.7" in printed_by(completed)
+    assert refused.returncode != 0
+    assert "no Python 2.7" in printed_by(refused)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +71,11 @@ class BucketRelease:
         """The options that name the bucket."""
         return ("--release-type=rehearsal", f"--distribution-store={self.bucket}")
 
+    @property
+    def store(self) -> Store:
+        """What the bucket holds."""
+        return open_store(self.bucket, root=self.clone.path)
+
     def stage(self) -> None:
         """Put the clone's run up for testing in the bucket."""
         self.clone.run_checked("ci", "stage", *self.options, *RUN)
@@ -68,7 +83,14 @@ class BucketRelease:
     def run_smoke_test(self) -> None:
         """Test what is up for testing."""
         self.clone.run_checked(
-            "nox", "-s", "test_smoke", "--", "--torch-ref=sample", "--staged", *RUN, *self.options
+            "nox",
+            "-s",
+            "test_smoke",
+            "--",
+            "--torch-ref=sample",
+            "--staged",
+            *RUN,
+            *self.options,
         )
 
     def promote(self) -> None:
@@ -79,14 +101,17 @@ class BucketRelease:
         """Check the bucket's pages, or change what they list."""
         self.clone.run_checked("ci", "index", "--check", f"--store={self.bucket}", *options)
 
-    def pip_install(self, *requirements: str) -> process.Completed:
+    def pip_install(self, requirement: str, *options: str) -> process.Completed:
         """Install from the bucket's flat page."""
         python = self.clone.path / "out" / "user" / "bin" / "python"
-        with served_store(open_store(self.bucket, root=self.clone.path), {}) as url:
+        with served_store(self.store, {}) as url:
             page = f"--find-links={url}/v2/cpu/index.html"
-            command: list[str | Path] = [python, "-m", "pip", "install", *PIP_OPTIONS, page, *requirements]
-            # With the tests' own variables, which keep pip from this machine's configuration.
-            return process.capture(command, env=process.inherited(), check=False)
+            return process.capture(
+                [python, *PIP_INSTALL, page, *options, requirement],
+                # With the tests' own variables, which keep pip from this machine's configuration.
+                env=process.inherited(),
+                check=False,
+            )
 
     def smoke_record(self) -> dict[str, Any]:
         """Return the record of the smoke test."""
@@ -96,8 +121,16 @@ class BucketRelease:
 
     def wheel_keys(self) -> list[str]:
         """Return the keys of the wheels that the bucket holds."""
-        files = open_store(self.bucket, root=self.clone.path).list("")
-        return [file.key for file in files if file.key.endswith(".whl")]
+        return [file.key for file in self.store.list("") if file.key.endswith(".whl")]
+
+    def released_digests(self) -> dict[str, str]:
+        """Return the names and digests of the wheels that are released."""
+        digests = {}
+        for key in self.wheel_keys():
+            if key.startswith("v2/"):
+                name = key.rpartition("/")[2]
+                digests[name] = self.store.digest(key)
+        return digests
 
 
 @pytest.fixture
@@ -110,31 +143,31 @@ def test_releases_the_bytes_that_were_tested_as_they_were_staged(release: Bucket
     release.run_smoke_test()
     release.promote()
 
-    record = release.smoke_record()
-    assert record["inputs"]["source"] == f"staging ({release.bucket}/v2-staging/cpu)"
-    store = open_store(release.bucket, root=release.clone.path)
-    released = {
-        key.rpartition("/")[2]: store.digest(key) for key in release.wheel_keys() if key.startswith("v2/")
-    }
-    assert released == record["inputs"]["files"]
+    inputs = release.smoke_record()["inputs"]
+    assert inputs["source"] == f"staging ({release.bucket}/v2-staging/cpu)"
+    assert release.released_digests() == inputs["files"]
 
 
 def test_a_bucket_yanks_removes_and_promotes_again(release: BucketRelease) -> None:
-    pinned = f"{VISION}=={VISION_VERSION}"
     release.stage()
     release.promote()
-    assert release.pip_install(pinned).returncode == 0
+    installed = release.pip_install(PINNED_VISION)
+    assert installed.returncode == 0, printed_by(installed)
 
-    release.change_index("--yank", pinned, "--reason", "wrong results", "--write")
-    assert "wrong results" in printed_by(release.pip_install(pinned))
-    assert "No matching distribution" in printed_by(release.pip_install("--pre", VISION))
+    release.change_index("--yank", PINNED_VISION, "--reason", "wrong results", "--write")
+    warned = release.pip_install(PINNED_VISION)
+    assert "wrong results" in printed_by(warned)
+    refused = release.pip_install(VISION, "--pre")
+    assert "No matching distribution" in printed_by(refused)
 
     release.change_index("--remove", SET_NAME, "--write")
-    assert release.pip_install(pinned).returncode != 0
+    refused = release.pip_install(PINNED_VISION)
+    assert refused.returncode != 0
     assert release.wheel_keys() == []
 
+    # What was yanked is yanked when it comes again.
     release.stage()
     release.promote()
     release.change_index()
-    # What was yanked is yanked when it comes again.
-    assert "wrong results" in printed_by(release.pip_install(pinned))
+    warned = release.pip_install(PINNED_VISION)
+    assert "wrong results" in printed_by(warned)

@@ -3,6 +3,7 @@
 What each event and label decides is held by tests of the plan; here is one run of each path that follows.
 """
 
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from tests.kit.workflow_engine import ACT, ROCM, TRITON, Engine, Run, pull_reque
 
 pytestmark = ACT
 
-# Of the names of upstream's tests: two shards, and what they are put together to.
-SHARDS = ("-1-of-2", "-2-of-2", "")
+TORCH_BUILD = f"build_torch-sample-{TAG}"
+SMOKE_TEST = f"test_smoke-sample-{TAG}"
 
 # Jobs of a rehearsal share the run's store, which rehearsals on one machine do not need.
 RELEASE = """
@@ -63,9 +64,13 @@ def test_a_run_that_is_to_build_nothing_ends_behind_its_plan(engine: Engine) -> 
 
 
 def test_a_label_of_somebody_elses_starts_nothing(engine: Engine) -> None:
-    added: dict[str, Any] = {"action": "labeled", "label": {"name": "documentation"}}
+    payload = pull_request(
+        "documentation",
+        action="labeled",
+        label={"name": "documentation"},
+    )
 
-    run = engine.run("pull_request", "1005", pull_request("documentation", **added))
+    run = engine.run("pull_request", "1005", payload)
 
     assert run.exit_code == 0, run.problems()
     assert run.sessions() == set()
@@ -77,15 +82,29 @@ def test_a_label_of_somebody_elses_starts_nothing(engine: Engine) -> None:
 def run_release(engine: Engine, sample_run: SampleRun, run_id: str, release_type: str) -> Run:
     """Dispatch a release of one family, whose wheels are built."""
     engine.take_builds_from(sample_run, run_id)
-    inputs = {"linux_amdgpu_families": FAMILY, "release_type": release_type}
-    payload = {"inputs": inputs, "ref": "refs/heads/main"}
-    workflow = "release_portable_linux_pytorch_wheels.yml"
-    return engine.run("workflow_dispatch", run_id, payload, workflow=workflow)
+    payload = {
+        "inputs": {"linux_amdgpu_families": FAMILY, "release_type": release_type},
+        "ref": "refs/heads/main",
+    }
+    return engine.run(
+        "workflow_dispatch",
+        run_id,
+        payload,
+        workflow="release_portable_linux_pytorch_wheels.yml",
+    )
+
+
+def torch_wheel_of(run: Run) -> Mapping[str, Any]:
+    """Return what its record says of a run's wheel of torch; wheels of device code follow it there."""
+    wheel: Mapping[str, Any] = run.record(TORCH_BUILD)["files"][0]
+    return wheel
 
 
 def create_release_engine(folder: Path, more_config: str = "") -> Engine:
     """Return an engine whose data lets a rehearsal of the sample promote."""
-    config = sample_config(folder / "store") + RELEASE.format(family=FAMILY) + more_config
+    config = sample_config(folder / "store")
+    config += RELEASE.format(family=FAMILY)
+    config += more_config
     return Engine.create(folder, config=config)
 
 
@@ -100,23 +119,26 @@ def release(release_engine: Engine, sample_run: SampleRun) -> Run:
     return run_release(release_engine, sample_run, "1009", "rehearsal")
 
 
-def test_a_release_stages_tests_and_promotes_the_same_bytes(release_engine: Engine, release: Run) -> None:
+@pytest.mark.parametrize("folder", ["v2-staging", "v2"])
+def test_a_release_stages_and_promotes_the_bytes_that_were_built(
+    release_engine: Engine, release: Run, folder: str
+) -> None:
     assert release.exit_code == 0, release.problems()
 
-    (torch_wheel, *_device_wheels) = release.record(f"build_torch-sample-{TAG}")["files"]
-    distribution = release_engine.folder / "distribution"
-    for folder in ("v2-staging", "v2"):
-        wheel = distribution / folder / FAMILY / torch_wheel["name"]
-        assert sha256(wheel.read_bytes()).hexdigest() == torch_wheel["sha256"]
+    torch_wheel = torch_wheel_of(release)
+    index = release_engine.folder / "distribution" / folder / FAMILY
+    content = (index / torch_wheel["name"]).read_bytes()
+    assert sha256(content).hexdigest() == torch_wheel["sha256"]
 
 
 def test_tests_of_a_release_install_what_is_staged(release: Run) -> None:
-    torch_wheel = release.record(f"build_torch-sample-{TAG}")["files"][0]
-    record = release.record(f"test_smoke-sample-{TAG}")
+    torch_wheel = torch_wheel_of(release)
+    record = release.record(SMOKE_TEST)
 
     assert record["status"] == "ok"
-    assert record["inputs"]["files"][torch_wheel["name"]] == torch_wheel["sha256"]
-    assert record["inputs"]["source"].startswith("staging (")
+    inputs = record["inputs"]
+    assert inputs["files"][torch_wheel["name"]] == torch_wheel["sha256"]
+    assert inputs["source"].startswith("staging (")
 
 
 @pytest.mark.nightly
@@ -127,12 +149,13 @@ def test_a_set_that_cannot_be_staged_is_neither_tested_nor_promoted(
 
     run = run_release(engine, sample_run, "1010", "dev")
 
-    assert {"torch", "triton", *ROCM} < run.distributions()
-    # The data refuses, and not a job before.
-    assert "Wheels of the sample are never published" in run.log
-    assert f"manifests/{FAMILY}/test_smoke-sample-{TAG}.json" not in run.files()
+    release_index = engine.folder / "distribution" / "v2"
     assert run.exit_code != 0
-    assert not (engine.folder / "distribution" / "v2").exists()
+    # Staging refuses the wheels, and no job before it.
+    assert {"torch", "triton", *ROCM} < run.distributions()
+    assert "Wheels of the sample are never published" in run.log
+    assert f"manifests/{FAMILY}/{SMOKE_TEST}.json" not in run.files()
+    assert not release_index.exists()
 
 
 @pytest.fixture(scope="module")
@@ -142,25 +165,40 @@ def release_with_shards(tmp_path_factory: pytest.TempPathFactory, sample_run: Sa
     return run_release(engine, sample_run, "1011", "rehearsal")
 
 
+# Of the names of upstream's tests: two shards, and what they are put together to.
 @pytest.mark.nightly
-def test_shards_of_upstreams_tests_run_on_the_wheel_just_built(release_with_shards: Run) -> None:
-    torch_wheel = release_with_shards.record(f"build_torch-sample-{TAG}")["files"][0]
-    reports = release_with_shards.files()
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param("-1-of-2", id="first shard"),
+        pytest.param("-2-of-2", id="second shard"),
+        pytest.param("", id="both together"),
+    ],
+)
+def test_shards_of_upstreams_tests_run_on_the_wheel_just_built(release_with_shards: Run, part: str) -> None:
+    torch_wheel = torch_wheel_of(release_with_shards)
+    record = release_with_shards.record(f"test_torch{part}-sample-{TAG}")
 
-    for part in SHARDS:
-        record = release_with_shards.record(f"test_torch{part}-sample-{TAG}")
-        assert record["status"] == "ok"
-        assert record["inputs"]["files"][torch_wheel["name"]] == torch_wheel["sha256"]
-        assert f"reports/{FAMILY}/torch-sample-{TAG}{part}.xml" in reports
+    assert record["status"] == "ok"
+    assert record["inputs"]["files"][torch_wheel["name"]] == torch_wheel["sha256"]
+    assert f"reports/{FAMILY}/torch-sample-{TAG}{part}.xml" in release_with_shards.files()
+
+
+def count_tests(run: Run, part: str) -> int:
+    """Return how many of upstream's tests a part of them has."""
+    record = run.record(f"test_torch{part}-sample-{TAG}")
+    count: int = record["details"]["tests"]["tests"]
+    return count
 
 
 @pytest.mark.nightly
 def test_shards_of_upstreams_tests_add_up(release_with_shards: Run) -> None:
-    records = [release_with_shards.record(f"test_torch{part}-sample-{TAG}") for part in SHARDS]
-    first, second, merged = [record["details"]["tests"]["tests"] for record in records]
+    first_count = count_tests(release_with_shards, "-1-of-2")
+    second_count = count_tests(release_with_shards, "-2-of-2")
 
-    assert min(first, second) > 0
-    assert first + second == merged
+    assert first_count > 0
+    assert second_count > 0
+    assert count_tests(release_with_shards, "") == first_count + second_count
 
 
 def test_leaves_out_what_needs_github_and_nothing_else(release: Run) -> None:
