@@ -216,7 +216,7 @@ def test_a_dry_run_says_what_it_would_test(
 
 
 @pytest.mark.usefixtures("torch", "steps")
-def test_what_is_not_named_is_that_of_the_runs_wheels(front: Front) -> None:
+def test_takes_what_is_not_named_from_the_runs_wheels(front: Front) -> None:
     result = front("test-torch", "--dry-run")
 
     assert result.exit_code == 0
@@ -225,7 +225,7 @@ def test_what_is_not_named_is_that_of_the_runs_wheels(front: Front) -> None:
 
 
 @pytest.mark.usefixtures("torch", "steps")
-def test_wheels_of_another_source_are_not_those_of_the_run(front: Front, tmp_path: Path) -> None:
+def test_takes_the_defaults_for_wheels_of_another_source(front: Front, tmp_path: Path) -> None:
     result = front("test-torch", "--dry-run", "--gpu-family", "cpu", "--find-links", str(tmp_path))
 
     assert result.exit_code == 0
