@@ -166,16 +166,14 @@ class Bisection(Document):
         expected = results_of_ends.get(revision.name, judgement.result)
         if judgement.result == expected:
             return
-        output = last_output(judgement)
+        problem = "is not"
+        remedy = "correct the command"
         if judgement.lost or revision.lacks:
-            raise CheckError(
-                f"{revision.name} should be {expected}, and cannot be tested: {judgement.why}.{output}",
-                hint=f"Build what it lacks (--build), or name another --{expected}; "
-                "--no-verify trusts the ends.",
-            )
+            problem = "cannot be tested"
+            remedy = "build what it lacks (--build)"
         raise CheckError(
-            f"{revision.name} should be {expected}, and is not: {judgement.why}.{output}",
-            hint=f"Name another --{expected}, or correct the command; --no-verify trusts the ends.",
+            f"{revision.name} should be {expected}, and {problem}: {judgement.why}.{last_output(judgement)}",
+            hint=f"Name another --{expected}, or {remedy}; --no-verify trusts the ends.",
         )
 
     @property

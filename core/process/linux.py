@@ -251,7 +251,7 @@ def is_running(process_id: int) -> bool:
 
 
 def _is_at_work(process_id: int) -> bool:
-    """Return whether a process computes, waits for a processor or for a disk; one that has ended does not."""
+    """Return whether a process computes, or waits for a processor or a disk."""
     return _stat(process_id)[:1] in (["R"], ["D"])
 
 

@@ -1,5 +1,6 @@
 """Servers and runs that every integration test may ask for."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,13 @@ def split_artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sample_run() -> SampleRun:
     """Return a kept run of the sample's pipeline; no test changes its clone."""
     return sample.run_sample_once(ROOT, ROOT / ".cache" / "tests")
+
+
+@pytest.fixture(scope="module")
+def clone(sample_run: SampleRun) -> Iterator[Clone]:
+    """Return the clone in which the pipeline ran, which only one file changes at a time."""
+    with sample.lend_workshop(sample_run) as path:
+        yield Clone(path=path)
 
 
 @pytest.fixture

@@ -7,15 +7,13 @@ import subprocess  # noqa: TID251 - to be interrupted, which the door for proces
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from core.errors import InterruptedStageError
-from tests.kit import sample
 from tests.kit.clones import TAG, Clone
-from tests.kit.sample import SampleRun
 
 # Of every change test_stops.py holds two stops, and a quick test of the front door that each signal ends it.
 pytestmark = pytest.mark.nightly
@@ -24,13 +22,6 @@ SAMPLE = ("--torch-ref", "sample")
 CPU = ("--torch-ref=sample", "--gpu-family=cpu")
 BUILD_RECORD = f"build_torch-sample-{TAG}"
 TEST_RECORD = f"test_torch-sample-{TAG}"
-
-
-@pytest.fixture(scope="module")
-def clone(sample_run: SampleRun) -> Iterator[Clone]:
-    """Return the clone in which the pipeline ran, which only this file changes."""
-    with sample.lend_workshop(sample_run) as path:
-        yield Clone(path=path)
 
 
 @pytest.fixture(scope="module")

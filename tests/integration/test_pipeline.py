@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +87,6 @@ def clone_project(clone: Clone, project: str, tree: Path) -> Path:
     repository = clone.path / ".cache" / "sample" / "repos" / project
     sample.clone_repository(repository, tree)
     return tree
-
-
-@pytest.fixture(scope="module")
-def clone(sample_run: SampleRun) -> Iterator[Clone]:
-    """Return the clone in which the pipeline ran, which only this file changes."""
-    with sample.lend_workshop(sample_run) as path:
-        yield Clone(path=path)
 
 
 @pytest.fixture(scope="module")

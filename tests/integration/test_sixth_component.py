@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit import sample
 from tests.kit.clones import FAMILY, ROOT, TAG, Clone
 from tests.kit.repos import commit_files, run_git
-from tests.kit.sample import SampleRun
 
 pytestmark = pytest.mark.nightly
 
@@ -31,11 +29,10 @@ torchao = {{ origin = "{origin}", ref = "main" }}
 
 
 @pytest.fixture
-def workshop(sample_run: SampleRun) -> Iterator[Clone]:
+def workshop(clone: Clone) -> Iterator[Clone]:
     """Return the clone in which the sample's pipeline ran; what is changed there is put back."""
-    with sample.lend_workshop(sample_run) as path:
-        yield Clone(path=path)
-        run_git(path, "checkout", "--quiet", "--", ".")
+    yield clone
+    run_git(clone.path, "checkout", "--quiet", "--", ".")
 
 
 def replace_text(path: Path, old: str, new: str) -> None:
